@@ -1,0 +1,102 @@
+// The contract between programs and kernels: plain structs, and one table of function pointers per instruction
+// set. Kernel sources are compiled once per instruction set (see CMakeLists.txt) in a namespace of their own;
+// dispatch.cpp picks a table at run time.
+//
+// Every kernel computes the rows (and, where it says so, the columns) it is given and nothing else, and a row's
+// result never depends on which other rows, columns or threads were asked for: this is what "no token may change"
+// rests on.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+constexpr int kActivationGroup = 32;  // values along k that share one int8 scale
+constexpr int kTile = 16;             // outputs in one packed tile, on every instruction set
+constexpr int kSplit = 512;           // key positions in one run of attention (ops/program.py SPLIT)
+
+enum class Scheme : int { F32 = 0, BF16 = 1, Q8 = 2, Q4 = 3 };
+enum class KVType : int { BF16 = 0, F32 = 1, I8 = 2 };
+enum class Activation : int { Silu = 0, GeluTanh = 1 };
+
+// A weight matrix [n, k], packed in tiles of kTile outputs; n is padded to a multiple of kTile with zeros.
+//   F32   data float  [tile][k][16]                      BF16  the same with uint16_t
+//   Q8    data int8   [tile][k/4][16][4]                  scale float [tile][k/group][16]
+//   Q4    data uint8  [tile][k/8][16][4]: low nibble is k-quad 2j, high nibble k-quad 2j+1 of the run of 8
+//                                                          scale, minimum float [tile][k/group][16]
+struct PackedMatrix {
+  Scheme scheme;
+  int n, k, group;
+  const void* data;
+  const float* scale;
+  const float* minimum;
+};
+
+// Activations quantized along k: q int8 [rows][k], scale float [rows][k/32], and scaled_sum float [rows][k/32]
+// (scale * sum of q in the run), which weights with a minimum need.
+struct QuantizedRows {
+  const int8_t* q;
+  const float* scale;
+  const float* scaled_sum;
+  int k;
+};
+
+struct LinearOut {
+  float* y;            // [rows][stride]
+  ptrdiff_t stride;
+  const float* bias;   // [n] or null
+  bool accumulate;     // y += scale * (x W^T + bias) instead of y = x W^T + bias
+  float scale;
+  int k_segment;       // partial sums over runs of this many k, added in order; a multiple of group and 32
+};
+
+// One run of rows of one sequence.
+struct Entry {
+  int row, count;          // flat rows row .. row+count-1
+  int start;               // position of the first row
+  const int32_t* blocks;   // block table of the sequence
+};
+
+// The units of one layer of one KV group: unit(block, head) = base + block*block_bytes + head*head_bytes.
+// Inside a unit: core/kv_layout.py.
+struct KVView {
+  uint8_t* base;           // already offset to the layer
+  ptrdiff_t block_bytes, head_bytes, v_offset, k_scale_offset, v_scale_offset;
+  int block_size, k_dim, v_dim;
+  KVType type;
+};
+
+struct AttentionShape {
+  int heads, kv_heads;
+  float scale, softcap;    // softcap 0: none
+  int window;              // 0: none
+};
+
+struct KernelTable {
+  const char* name;
+
+  // q, scale, scaled_sum of rows [0, rows): round to nearest even, scale = max|x| / 127 over each run of 32.
+  void (*quantize_rows)(const float* x, ptrdiff_t stride, int rows, int k, int8_t* q, float* scale, float* scaled_sum);
+  // Outputs of tiles [tile_begin, tile_end) for rows [0, rows).
+  void (*linear_float)(const float* x, ptrdiff_t stride, int rows, const PackedMatrix& w, const LinearOut& out,
+                       int tile_begin, int tile_end);
+  void (*linear_quantized)(const QuantizedRows& x, int rows, const PackedMatrix& w, const LinearOut& out,
+                           int tile_begin, int tile_end);
+  // out[0..k) = scale * row `index` of w.
+  void (*embed_row)(const PackedMatrix& w, int index, float scale, float* out);
+
+  void (*rms_norm)(const float* x, float* y, const float* weight, int width, float eps);
+  void (*gated_activation)(const float* gate_up, float* out, int width, Activation activation);
+  void (*softcap)(float* x, int width, float cap);
+  // Rotate `heads` heads of head_dim in place. cos_sin float [rotary_dim/2][2].
+  void (*rope)(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved);
+  // Store one token's k and v (all KV heads) at `slot` of `block`.
+  void (*kv_write)(const KVView& kv, int kv_heads, int block, int slot, const float* k, const float* v);
+  // Rows [row_begin, row_end) of the entry, KV heads [head_begin, head_end) with all their query heads.
+  // q [rows][q_stride], out [rows][out_stride], both addressed by flat row. scratch: attention_scratch_bytes().
+  void (*attention)(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row_begin, int row_end,
+                    int head_begin, int head_end, const float* q, ptrdiff_t q_stride, float* out,
+                    ptrdiff_t out_stride, void* scratch);
+};
+
+}  // namespace headrace

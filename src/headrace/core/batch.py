@@ -1,0 +1,95 @@
+"""What one step computes (Batch) and what it brings (BatchOutput), as arrays.
+
+A Batch says everything that changed and nothing else: requests that took or left a slot, block-table edits, and
+which positions of which slots to compute. It refers to a slot's last token, never to its value, so a step may be
+begun before the previous one has named its samples. All index arrays are int32, C-contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.request import SamplingParams
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
+
+EMPTY: IntArray = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotJoin:
+    """A request takes a slot. tokens: all its known tokens, prompt first (int32 [known]); the first prompt_len
+    are the prompt. Penalties, seeds and positions derive from these alone, so a resumed request continues
+    exactly. eos_ids and stop_token_ids may not be sampled before min_tokens outputs exist."""
+
+    slot: int
+    tokens: IntArray
+    prompt_len: int
+    params: SamplingParams
+    seed: int
+    choice: int
+    eos_ids: tuple[int, ...]
+    adapter: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEdits:
+    """Block-table writes, in order: table[group][slot, index] = block. epoch is the block's epoch."""
+
+    slot: IntArray = field(default_factory=lambda: EMPTY)
+    group: IntArray = field(default_factory=lambda: EMPTY)
+    index: IntArray = field(default_factory=lambda: EMPTY)
+    block: IntArray = field(default_factory=lambda: EMPTY)
+    epoch: IntArray = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step. Entry i computes positions starts[i] .. starts[i]+counts[i]-1 of slot slots[i]; the flat rows of
+    the step are these, entry after entry.
+
+    Logit rows may lie at any positions: logit row j belongs to entry logit_entry[j] and wants the distribution
+    of the token after position logit_position[j]. Where logit_sample[j], the token at position + 1 is sampled
+    and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
+    log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
+    Leaves are applied first, then joins, then edits, then the step runs.
+    """
+
+    step: int
+    slots: IntArray
+    starts: IntArray
+    counts: IntArray
+    logit_entry: IntArray
+    logit_position: IntArray
+    logit_sample: BoolArray
+    logit_top: IntArray
+    leaves: tuple[int, ...] = ()
+    joins: tuple[SlotJoin, ...] = ()
+    edits: BlockEdits = field(default_factory=BlockEdits)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    """What a Batch brought, row by row in the order of its logit rows.
+
+    tokens int32 [m]: the sampled (or scored) token. failed bool [m]: the logits were not finite, the token means
+    nothing. logprob float32 [m], rank int32 [m], top_ids int32 [m, k], top_logprobs float32 [m, k] are None when
+    no row asked; k is the largest logit_top of the batch and unused columns hold -1 / -inf.
+    """
+
+    step: int
+    tokens: IntArray
+    failed: BoolArray
+    logprob: FloatArray | None = None
+    rank: IntArray | None = None
+    top_ids: IntArray | None = None
+    top_logprobs: FloatArray | None = None

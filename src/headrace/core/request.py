@@ -1,0 +1,195 @@
+"""A request and its life: what the client asked for (SamplingParams), what the engine is given (Request: one
+sequence, tokens only), the states it moves through, and what comes back (OutputDelta).
+
+Everything here is plain data that crosses process borders as msgpack. Text never appears: tokenizing,
+detokenizing and stop strings live with the API.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import msgspec
+
+from headrace.core.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 64
+MAX_CHOICES = 128
+SEED_LIMIT = 2**63
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended. STOP: EOS, a stop token or a stop string. LENGTH: max_tokens or the context."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class RequestState(enum.Enum):
+    """Where a request stands in the engine. The only legal moves are those in MOVES."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+MOVES: dict[RequestState, frozenset[RequestState]] = {
+    RequestState.WAITING: frozenset({RequestState.RUNNING, RequestState.FINISHED}),
+    RequestState.RUNNING: frozenset({RequestState.PREEMPTED, RequestState.FINISHED}),
+    RequestState.PREEMPTED: frozenset({RequestState.RUNNING, RequestState.FINISHED}),
+    RequestState.FINISHED: frozenset(),
+}
+
+
+def _number(name: str, value: Any, low: float, high: float, allowed: str, *, low_open: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{name} must be a number {allowed}, got {value!r}", param=name)
+    inside = (low < value if low_open else low <= value) and value <= high
+    if not inside or not math.isfinite(value):
+        raise RequestError(f"{name} must be {allowed}, got {value}", param=name)
+
+
+def _integer(name: str, value: Any, low: int, high: int | None, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer {allowed}, got {value!r}", param=name)
+    if value < low or (high is not None and value > high):
+        raise RequestError(f"{name} must be {allowed}, got {value}", param=name)
+
+
+class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to generate. Names and meanings follow vLLM; every value is checked here, for every door.
+
+    temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is drawn at the edge. logprobs k: the sampled
+    token's log-probability and the k likeliest, of the model's own distribution (before penalties, temperature
+    and truncation). Raises RequestError naming the field.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] | list[str] | str = ()
+    stop_token_ids: tuple[int, ...] | list[int] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: dict[int, float] | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        _integer("n", self.n, 1, MAX_CHOICES, f"from 1 to {MAX_CHOICES}")
+        _number("presence_penalty", self.presence_penalty, -2, 2, "from -2 to 2")
+        _number("frequency_penalty", self.frequency_penalty, -2, 2, "from -2 to 2")
+        _number("repetition_penalty", self.repetition_penalty, 0, 100, "above 0 and at most 100", low_open=True)
+        _number("temperature", self.temperature, 0, 2, "from 0 to 2")
+        _number("top_p", self.top_p, 0, 1, "above 0 and at most 1", low_open=True)
+        _integer("top_k", self.top_k, -1, None, "at least 1, or 0 or -1 for off")
+        _number("min_p", self.min_p, 0, 1, "from 0 to 1")
+        if self.seed is not None:
+            _integer("seed", self.seed, -SEED_LIMIT, SEED_LIMIT - 1, "a 64-bit integer")
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 0, None, "0 or more")
+        _integer("min_tokens", self.min_tokens, 0, None, "0 or more")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})", param="min_tokens"
+            )
+        for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if value is not None:
+                _integer(name, value, 0, MAX_LOGPROBS, f"from 0 to {MAX_LOGPROBS}")
+        self._check_stops()
+        self._check_bias()
+
+    def _check_stops(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if len(stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in stop):
+            raise RequestError(f"stop must be at most {MAX_STOP_STRINGS} non-empty strings, got {stop!r}", param="stop")
+        msgspec.structs.force_setattr(self, "stop", stop)
+        for token in self.stop_token_ids:
+            _integer("stop_token_ids", token, 0, None, "made of token ids of 0 or more")
+        msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    def _check_bias(self) -> None:
+        for token, bias in (self.logit_bias or {}).items():
+            _integer("logit_bias", token, 0, None, "keyed by token ids of 0 or more")
+            _number("logit_bias", bias, -100, 100, "from -100 to 100")
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise RequestError if a token id lies outside the model's vocabulary."""
+        for token in self.stop_token_ids:
+            if token >= vocab_size:
+                raise RequestError(
+                    f"stop_token_ids: {token} is not a token id of this model (0 to {vocab_size - 1})",
+                    param="stop_token_ids",
+                )
+        for token in self.logit_bias or {}:
+            if token >= vocab_size:
+                raise RequestError(
+                    f"logit_bias: {token} is not a token id of this model (0 to {vocab_size - 1})", param="logit_bias"
+                )
+        if self.top_k > vocab_size:
+            msgspec.structs.force_setattr(self, "top_k", 0)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One sequence for the engine: choice `choice` of a client's request.
+
+    prompt_ids: the prompt's token ids (never empty). output_ids: tokens generated before, when a request is
+    replayed on another engine; they count as generated. max_tokens is resolved (never None) and counts
+    output_ids too. seed is resolved. eos_ids end the request and are empty when EOS is ignored.
+    Requests with different cache_salt never share cached blocks. Lower priority runs first.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    seed: int
+    choice: int = 0
+    eos_ids: tuple[int, ...] = ()
+    output_ids: list[int] = []
+    cache_salt: str = ""
+    priority: int = 0
+    arrival: float = 0.0
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token: natural log, its rank (1 is the likeliest), and the likeliest tokens
+    in falling order."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class OutputDelta(msgspec.Struct, array_like=True):
+    """What a step brought for one request. Deltas of one request arrive in order; the last has finish_reason.
+
+    prompt_logprobs come in pieces, each for the positions that this delta covers, in order, starting at
+    position 1 (the first prompt token has none). stop_token is set when a stop or EOS token ended it (that
+    token is then the last of token_ids). error is set with FinishReason.ERROR and may be shown to the client.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    cached_tokens: int = 0
+    error: str | None = None

@@ -1,0 +1,28 @@
+"""What the API process asks of an engine, wherever that engine runs. The server and its tests know only this;
+engine/client.py is the one over ZeroMQ."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from headrace.core.request import OutputDelta, Request
+from headrace.engine.wire import Ready, Stats
+
+
+class EngineClient(Protocol):
+    @property
+    def ready(self) -> Ready: ...
+
+    async def add(self, request: Request) -> AsyncIterator[OutputDelta]:
+        """Hand over a request and wait until the engine takes it. Raises RequestError (OverloadedError) when it
+        refuses, EngineDeadError when it is gone. The iterator ends after the delta with a finish_reason."""
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Stop these requests and free what they hold; unknown ids are ignored."""
+
+    async def stats(self) -> Stats:
+        """The engine's latest gauges. Raises EngineDeadError if it does not answer in time."""
+
+    def healthy(self) -> tuple[bool, str]:
+        """Whether the engine makes progress, and the reason if not. Never waits."""

@@ -1,0 +1,42 @@
+"""The Executor protocol: everything an engine asks of a device. Batches go in, outputs come out in the same
+order; up to `depth` may be under way. Implementations: worker/local_executor.py (a real model), and NullExecutor
+(engine/null_executor.py), a whole device in a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.batch import Batch, BatchOutput, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a device holds. num_blocks has one number per KV group; windows likewise (None: full attention).
+    max_model_len bounds prompt + output."""
+
+    num_slots: int
+    block_size: int
+    num_blocks: tuple[int, ...]
+    windows: tuple[int | None, ...]
+    max_model_len: int
+    vocab_size: int
+
+
+class Executor(Protocol):
+    @property
+    def capacity(self) -> Capacity: ...
+
+    def submit(self, batch: Batch) -> None:
+        """Begin a step. Never blocks on the step itself."""
+
+    def collect(self) -> BatchOutput:
+        """Wait for the oldest step under way and return what it brought. Raises if the step raised; state then
+        is as if the batch had only applied its leaves, joins and edits."""
+
+    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
+        """Copy whole blocks inside the device, ordered after all submitted steps."""
+
+    def horizon(self) -> int:
+        """How many identical decode steps may be taken as one: 1 for a device that really computes."""

@@ -1,0 +1,86 @@
+"""Messages between API process and engine process: msgpack of these structs over ZeroMQ, never pickle. One
+tagged union each way.
+
+The engine answers every Add with Accepted or Refused before its first Outputs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.core.request import OutputDelta, Request
+
+
+class Add(msgspec.Struct, tag=True, frozen=True):
+    request: Request
+
+
+class Abort(msgspec.Struct, tag=True, frozen=True):
+    request_ids: list[str]
+
+
+class Ping(msgspec.Struct, tag=True, frozen=True):
+    """Asks for Stats."""
+
+
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
+    pass
+
+
+class Accepted(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+
+
+class Refused(msgspec.Struct, tag=True, frozen=True):
+    """retry_after (seconds) is set when the request could be taken later: HTTP 429."""
+
+    request_id: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+
+class Outputs(msgspec.Struct, tag=True, frozen=True):
+    deltas: list[OutputDelta]
+
+
+class Stats(msgspec.Struct, tag=True, frozen=True):
+    """The engine's gauges and counters. step is the progress that /health watches."""
+
+    step: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks_used: int = 0
+    blocks_total: int = 0
+    blocks_cached: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    cached_tokens: int = 0
+    finished: dict[str, int] = {}
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """The engine is loaded and listens. describe: what it runs, for /version and doctor."""
+
+    max_model_len: int
+    vocab_size: int
+    fingerprint: str
+    blocks_total: int
+    block_size: int
+    describe: dict[str, str | int] = {}
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """The engine could not start, or gives up; message is for the operator."""
+
+    message: str
+
+
+ToEngine = Add | Abort | Ping | Shutdown
+FromEngine = Ready | Accepted | Refused | Outputs | Stats | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

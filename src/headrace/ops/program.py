@@ -1,0 +1,147 @@
+"""Program: a decoder lowered to a flat list of ops over named float32 buffers. models/lowering.py writes it once;
+the numpy reference (ops/reference.py) and the CPU kernels (ops/cpu.py) run it.
+
+A buffer has one row for each token of the step ("tokens") or for each logit row ("logits"). Weights are named
+here and live in `matrices` (ops/matrix.py) and `vectors` (float32). What an op does is defined by its reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.kv_layout import KVLayout
+from headrace.ops.matrix import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """float32 [rows, width]."""
+
+    name: str
+    width: int
+    rows: Literal["tokens", "logits"] = "tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """output[r] = matrix[token of r] * scale."""
+
+    output: str
+    matrix: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm:
+    """output = input / sqrt(mean(input**2) + eps) * weight, over each group of `width` columns (0: the whole row).
+    weight: vector of that width. input and output may be the same buffer. columns (begin, end) limits it to a
+    slice, the rest is left alone (QK norm inside a QKV row)."""
+
+    input: str
+    output: str
+    weight: str
+    eps: float
+    width: int = 0
+    columns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """output = input @ matrix.T + bias, or output += that * scale if accumulate. Sums over k are partial sums over
+    fixed runs of k_segment values (0: all of k), each in order, added in order: the result does not depend on
+    rows, tiles, threads or ranks. bias: vector of n, or None."""
+
+    input: str
+    output: str
+    matrix: str
+    bias: str | None = None
+    accumulate: bool = False
+    scale: float = 1.0
+    k_segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RopeKV:
+    """Rotate q and k of a row [q heads | k heads | v heads] in place and store k and v of its position in the KV
+    cache. table: vector of float32 [max positions, rotary dim / 2, 2] (cos, sin), or None for no rope. layer is
+    the index inside the KV group."""
+
+    qkv: str
+    group: int
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    table: str | None
+    rotary_dim: int
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """output [heads * v_head_dim] = softmax(scale * q.k) v over the cached keys of the row's own sequence at
+    positions max(0, p - window + 1) .. p, as stored in the cache. softcap c: c * tanh(score / c) before softmax.
+    Keys are taken in runs of SPLIT positions, each with its own running maximum and sum, merged in order."""
+
+    qkv: str
+    output: str
+    group: int
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatedActivation:
+    """output = activation(gate) * up, where input rows are [gate | up], each of output's width."""
+
+    input: str
+    output: str
+    activation: Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectRows:
+    """Logit row j of output is token row logit_rows[j] of input."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Softcap:
+    """buffer = cap * tanh(buffer / cap), in place."""
+
+    buffer: str
+    cap: float
+
+
+Op = Embed | RmsNorm | Linear | RopeKV | Attention | GatedActivation | SelectRows | Softcap
+
+SPLIT = 512
+"""Key positions in one run of attention; a multiple of every block size."""
+
+
+@dataclass(slots=True)
+class Program:
+    """`logits` names the buffer that holds the result, width vocab_size."""
+
+    ops: list[Op]
+    buffers: dict[str, Buffer]
+    matrices: dict[str, Matrix]
+    vectors: dict[str, npt.NDArray[np.float32]]
+    kv: tuple[KVLayout, ...]
+    vocab_size: int
+    logits: str = "logits"
+    fingerprint: str = ""
+    notes: list[str] = field(default_factory=list)
