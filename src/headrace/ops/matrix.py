@@ -48,5 +48,6 @@ class Matrix:
             groups = self.data.reshape(self.n, -1, self.group).astype(np.float32)
             return (groups * self.scale[:, :, None]).reshape(self.n, self.k)
         assert self.minimum is not None
-        q = np.concatenate([self.data & 15, self.data >> 4], axis=2).reshape(self.n, -1, self.group)
+        nibbles = self.data.astype(np.uint8, copy=False)
+        q = np.concatenate([nibbles & 15, nibbles >> 4], axis=2).reshape(self.n, -1, self.group)
         return (q.astype(np.float32) * self.scale[:, :, None] + self.minimum[:, :, None]).reshape(self.n, self.k)

@@ -1,0 +1,83 @@
+# make serve    install the package and its kernels into .venv, fetch the default model, serve it
+# make test     set up and run every test
+# make check    lint, format, types, import rules, line budget
+# make bench    measure throughput, latency and start-up on this machine
+# make kernels  build the kernels into src/headrace, for work on the sources
+# make clean    remove what these made
+#
+# PYTHON=  an interpreter of version 3.11 or later   MODEL=, PORT=, ARGS=  what `make serve` and `make bench` use
+# TESTS=   what `make test` hands to pytest
+
+VENV ?= .venv
+MODEL ?=
+PORT ?= 8000
+ARGS ?=
+TESTS ?=
+BIN = $(VENV)/bin
+
+CANDIDATES = python3 python3.14 python3.13 python3.12 python3.11
+NEW_ENOUGH = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done)
+
+# What the installed package is made of: an edit to any of it installs again, which compiles only what changed.
+SOURCES := $(shell find src csrc -type f \( -name '*.py' -o -name '*.h' -o -name '*.cpp' \) 2>/dev/null)
+RECIPE := pyproject.toml $(wildcard CMakeLists.txt)
+
+.PHONY: serve test check kernels bench clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+serve: $(VENV)/.package
+	@$(BIN)/headrace serve $(MODEL) --port $(PORT) $(ARGS)
+
+test: $(VENV)/.test $(VENV)/.package
+	@$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@PYTHONPATH=src $(BIN)/lint-imports
+	@$(BIN)/python tools/line_budget.py
+
+bench: $(VENV)/.package
+	@$(BIN)/headrace bench startup $(MODEL) $(ARGS)
+	@$(BIN)/headrace bench latency $(MODEL) $(ARGS)
+	@$(BIN)/headrace bench throughput $(MODEL) $(ARGS)
+
+kernels: $(VENV)/.build-tools
+	@$(BIN)/cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	    -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -DPython_EXECUTABLE="$(abspath $(BIN))/python"
+	@$(BIN)/cmake --build build/dev
+	@$(BIN)/cmake --install build/dev --prefix src
+
+clean:
+	rm -rf $(VENV) build dist src/headrace/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "Headrace needs Python 3.11 or later with venv (PYTHON=/path/to/python3)"; exit 1; }
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "$(PYTHON) is older than 3.11 or lacks venv (PYTHON=/path/to/python3)"; exit 1; }
+	@command -v c++ >/dev/null || command -v "$${CXX:-g++}" >/dev/null || \
+	    { echo "Headrace compiles its kernels: a C++17 compiler is needed (g++ or clang++, or CXX=)"; exit 1; }
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.created $(SOURCES) $(RECIPE)
+	@echo "Installing headrace into $(VENV) and compiling its kernels"
+	@$(BIN)/python -m pip install --quiet .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.created pyproject.toml
+	@echo "Installing headrace and what its tests need into $(VENV)"
+	@$(BIN)/python -m pip install --quiet '.[test]'
+	@touch $(VENV)/.package $@
+
+$(VENV)/.dev: $(VENV)/.created pyproject.toml
+	@echo "Installing what the checks need into $(VENV)"
+	@$(BIN)/python -m pip install --quiet '.[dev]'
+	@touch $(VENV)/.package $@
+
+$(VENV)/.build-tools: $(VENV)/.created pyproject.toml
+	@$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.11' 'nanobind>=2.4' cmake ninja
+	@touch $@

@@ -1,0 +1,53 @@
+"""What a reporting command prints (a table of two columns) and writes (--json FILE). Keys carry their unit: _ms,
+_per_s, _bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+Report = Mapping[str, Any]
+
+json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Also write the report there.",
+)
+
+
+def show(report: Report, json_file: Path | None) -> None:
+    """Print a report as a table and write it as JSON where asked."""
+    rows = list(_rows(report))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _rows(report: Report, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in report.items():
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _text(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if name.endswith("_bytes"):
+        return f"{value:,}  ({value / 2**20:,.1f} MiB)"
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value)

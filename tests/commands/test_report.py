@@ -1,0 +1,38 @@
+"""A report prints every value once and writes the same values as JSON."""
+
+from __future__ import annotations
+
+import json
+
+from headrace.commands.report import show
+
+REPORT = {
+    "output_tokens_per_s": 1234.5678,
+    "requests": 32,
+    "itl_ms": {"p50": 1.25, "p99": 4.0},
+    "weights_bytes": 3 * 2**20,
+    "features": ["avx2", "fma"],
+    "fits": True,
+    "note": None,
+}
+
+
+def test_the_table_has_a_line_for_each_value(capsys):
+    show(REPORT, None)
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["output_tokens_per_s", "1,234.6"],
+        ["requests", "32"],
+        ["itl_ms.p50", "1.250"],
+        ["itl_ms.p99", "4.000"],
+        ["weights_bytes", "3,145,728  (3.0 MiB)"],
+        ["features", "avx2, fma"],
+        ["fits", "yes"],
+        ["note", "-"],
+    ]
+
+
+def test_json_has_the_values_unrounded(tmp_path, capsys):
+    file = tmp_path / "report.json"
+    show(REPORT, file)
+    assert json.loads(file.read_text()) == REPORT
