@@ -1,0 +1,202 @@
+"""Sampling by every provider: what each parameter means, that the tokens follow the distribution, and that a token
+depends on nothing but its own row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from headrace.core.batch import BatchOutput
+from headrace.core.request import SamplingParams
+from headrace.ops.sampling import MIN_LOGPROB, ReferenceSampler, Sampler, SamplingTable
+
+PROVIDERS: dict[str, Callable[[SamplingTable], Sampler]] = {"reference": ReferenceSampler}
+
+
+@pytest.fixture(params=sorted(PROVIDERS))
+def provider(request: pytest.FixtureRequest) -> Callable[[SamplingTable], Sampler]:
+    return PROVIDERS[request.param]
+
+
+def int32(values: object) -> npt.NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+def run_one(
+    provider: Callable[[SamplingTable], Sampler],
+    logits: npt.ArrayLike,
+    params: SamplingParams,
+    *,
+    history: tuple[int, ...] = (0,),
+    prompt_len: int = 1,
+    eos_ids: tuple[int, ...] = (),
+    seed: int = 0,
+    sample: bool = True,
+    top: int = -1,
+    position: int | None = None,
+) -> BatchOutput:
+    row = np.array([logits], np.float32)
+    table = SamplingTable(2, row.shape[1])
+    table.set(1, params, seed=seed, choice=0, prompt_len=prompt_len, eos_ids=eos_ids)
+    known = np.zeros((2, 16), np.int32)
+    known[1, : len(history)] = history
+    at = len(history) if position is None else position
+    return provider(table).run(3, row, int32([1]), int32([at]), np.array([sample]), int32([top]), known)
+
+
+def greedy(**fields: object) -> SamplingParams:
+    return SamplingParams(temperature=0, **fields)  # type: ignore[arg-type]
+
+
+def test_greedy_takes_the_lowest_of_the_likeliest(provider: Callable[[SamplingTable], Sampler]) -> None:
+    output = run_one(provider, [1, 5, 3, 5], greedy())
+    assert output.step == 3
+    assert output.tokens.tolist() == [1] and output.tokens.dtype == np.int32
+    assert output.failed.tolist() == [False]
+    assert output.logprob is None and output.top_ids is None
+
+
+@pytest.mark.parametrize("bad", [[1, np.nan, 0], [np.inf, 0, 0], [-np.inf] * 3, [np.nan, np.inf, 0]])
+def test_logits_that_are_not_finite_fail_the_row(
+    provider: Callable[[SamplingTable], Sampler], bad: list[float]
+) -> None:
+    output = run_one(provider, bad, SamplingParams(), top=2)
+    assert output.failed.tolist() == [True] and output.tokens.tolist() == [0]
+    assert output.rank is not None and output.rank.tolist() == [0]
+
+
+def test_minus_infinity_is_a_token_that_cannot_come(provider: Callable[[SamplingTable], Sampler]) -> None:
+    for seed in range(20):
+        output = run_one(provider, [0, -np.inf, 0], SamplingParams(), seed=seed, top=3)
+        assert not output.failed[0] and output.tokens[0] != 1
+        assert output.top_ids is not None and output.top_logprobs is not None
+        assert output.top_ids.tolist() == [[0, 2, 1]]
+        np.testing.assert_allclose(output.top_logprobs[0], [np.log(0.5), np.log(0.5), MIN_LOGPROB], rtol=1e-6)
+
+
+def test_bias_is_added_before_the_choice_and_not_in_the_logprobs(
+    provider: Callable[[SamplingTable], Sampler],
+) -> None:
+    output = run_one(provider, [0, 1, 0], greedy(logit_bias={2: 5.0, 1: -1.0}), top=0)
+    assert output.tokens.tolist() == [2]
+    assert output.logprob is not None and output.rank is not None
+    np.testing.assert_allclose(output.logprob, [-np.log(2 + np.e)], rtol=1e-6)
+    assert output.rank.tolist() == [3]  # ties count by lower id
+
+
+def test_end_tokens_are_banned_until_min_tokens_exist(provider: Callable[[SamplingTable], Sampler]) -> None:
+    params = greedy(min_tokens=2, stop_token_ids=[2])
+    for history, token in (((0, 0), 0), ((0, 0, 1), 0), ((0, 0, 1, 1), 1)):
+        output = run_one(provider, [1, 9, 8], params, history=history, prompt_len=2, eos_ids=(1,))
+        assert output.tokens.tolist() == [token]
+
+
+def test_if_everything_is_banned_the_likeliest_is_taken(provider: Callable[[SamplingTable], Sampler]) -> None:
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(temperature=temperature, min_tokens=2, stop_token_ids=[0, 2])
+        output = run_one(provider, [0, 7, 3], params, eos_ids=(1,))
+        assert output.tokens.tolist() == [1] and not output.failed[0]
+
+
+def test_repetition_penalty_counts_prompt_and_output_once(provider: Callable[[SamplingTable], Sampler]) -> None:
+    params = greedy(repetition_penalty=2.0)
+    logits = [4.0, 3.9, 1.9, 1.0]
+    assert run_one(provider, logits, params, history=(0, 1, 1), prompt_len=1).tokens.tolist() == [0]
+    assert run_one(provider, [4.0, 3.9, 2.1, 1.0], params, history=(0, 1, 1), prompt_len=1).tokens.tolist() == [2]
+    assert run_one(provider, [-1.0, -1.5, -3.0], params, history=(0,)).tokens.tolist() == [1]
+
+
+def test_frequency_and_presence_count_outputs_up_to_the_row(provider: Callable[[SamplingTable], Sampler]) -> None:
+    logits, history = [2.0, 1.6, 0.0], (0, 0, 0, 0, 0, 0)
+    frequency = greedy(frequency_penalty=0.25)
+    for position, token in ((2, 0), (3, 0), (4, 1)):
+        output = run_one(provider, logits, frequency, history=history, prompt_len=2, position=position)
+        assert output.tokens.tolist() == [token]
+    presence = greedy(presence_penalty=0.5)
+    for position, token in ((2, 0), (3, 1), (6, 1)):
+        output = run_one(provider, logits, presence, history=history, prompt_len=2, position=position)
+        assert output.tokens.tolist() == [token]
+
+
+def counts(
+    provider: Callable[[SamplingTable], Sampler], logits: npt.ArrayLike, params: SamplingParams, draws: int
+) -> npt.NDArray[np.int64]:
+    """How often each token comes in `draws` rows that differ in their position only."""
+    row = np.array(logits, np.float32)
+    table = SamplingTable(1, len(row))
+    table.set(0, params, seed=11, choice=0, prompt_len=1)
+    output = provider(table).run(
+        0,
+        np.tile(row, (draws, 1)),
+        np.zeros(draws, np.int32),
+        np.arange(1, draws + 1, dtype=np.int32),
+        np.ones(draws, np.bool_),
+        np.full(draws, -1, np.int32),
+        np.zeros((1, draws + 2), np.int32),
+    )
+    return np.bincount(output.tokens, minlength=len(row))
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        (SamplingParams(temperature=1.0), [0, 1, 2, 3, 4]),
+        (SamplingParams(temperature=0.5), [0, 1, 2, 3, 4]),
+        (SamplingParams(temperature=1.5, top_k=3), [0, 1, 2]),
+        (SamplingParams(top_p=0.72), [0, 1, 2]),
+        (SamplingParams(top_p=0.69), [0, 1]),
+        (SamplingParams(min_p=0.5), [0, 1]),
+        (SamplingParams(top_k=3, top_p=0.75), [0, 1]),
+        (SamplingParams(min_p=0.4, top_p=0.75), [0, 1]),
+    ],
+)
+def test_tokens_follow_the_truncated_distribution(
+    provider: Callable[[SamplingTable], Sampler], params: SamplingParams, kept: list[int]
+) -> None:
+    # 0.4 0.3 0.18 0.07 0.05: after top_k 3 the likeliest two hold 0.795 of what is left
+    probability = np.array([0.4, 0.3, 0.18, 0.07, 0.05])
+    draws = 2000
+    seen = counts(provider, np.log(probability), params, draws)
+    expected = np.zeros(5)
+    expected[kept] = probability[kept] ** (1 / params.temperature)
+    expected *= draws / expected.sum()
+    assert np.all(seen[expected == 0] == 0)
+    chi_square = ((seen - expected)[kept] ** 2 / expected[kept]).sum()
+    assert chi_square < 20  # 4 degrees of freedom: passed by chance alone with 1 - 5e-4
+
+
+def test_tokens_tied_with_the_last_kept_are_kept(provider: Callable[[SamplingTable], Sampler]) -> None:
+    for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams(min_p=0.4)):
+        seen = counts(provider, np.log([0.4, 0.2, 0.2, 0.1, 0.1]), params, 300)
+        assert np.flatnonzero(seen).tolist() == [0, 1, 2]
+
+
+def test_scoring_takes_the_known_token(provider: Callable[[SamplingTable], Sampler]) -> None:
+    logits = np.log([0.1, 0.6, 0.3])
+    output = run_one(provider, logits, SamplingParams(), history=(0, 2), position=1, sample=False, top=2)
+    assert output.tokens.tolist() == [2]
+    assert output.logprob is not None and output.rank is not None
+    assert output.top_ids is not None and output.top_logprobs is not None
+    np.testing.assert_allclose(output.logprob, np.log([0.3]), rtol=1e-5)
+    assert output.rank.tolist() == [2]
+    assert output.top_ids.tolist() == [[1, 2]]
+    np.testing.assert_allclose(output.top_logprobs, np.log([[0.6, 0.3]]), rtol=1e-5)
+
+
+def test_each_row_reports_as_many_as_it_asked_for(provider: Callable[[SamplingTable], Sampler]) -> None:
+    table = SamplingTable(1, 3)
+    table.set(0, greedy(), seed=0, choice=0, prompt_len=1)
+    logits = np.array([[0, 1, 2]] * 3, np.float32)
+    at, slots = int32([1, 2, 3]), int32([0, 0, 0])
+    output = provider(table).run(
+        0, logits, slots, at, np.ones(3, np.bool_), int32([-1, 5, 1]), np.zeros((1, 9), np.int32)
+    )
+    assert output.rank is not None and output.logprob is not None
+    assert output.top_ids is not None and output.top_logprobs is not None
+    assert output.top_ids.tolist() == [[-1] * 5, [2, 1, 0, -1, -1], [2, -1, -1, -1, -1]]
+    assert output.rank.tolist() == [0, 1, 1]
+    assert np.isneginf(output.top_logprobs[0]).all() and np.isneginf(output.top_logprobs[2, 1:]).all()
+    assert output.logprob[0] == MIN_LOGPROB
