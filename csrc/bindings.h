@@ -1,0 +1,15 @@
+// What the parts of the Python module share. Each part binds its own classes and functions; bindings.cpp calls
+// them in order.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include "dispatch.h"
+
+namespace headrace {
+
+// A kernel table as a Python object.
+struct Kernels {
+  const KernelTable* table;
+};
+
+}  // namespace headrace

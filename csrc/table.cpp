@@ -1,0 +1,26 @@
+// The table of one instruction set. Compiled once for each.
+#include "kernel_functions.h"
+
+namespace headrace::HEADRACE_ISA {
+
+#define HEADRACE_STRING(x) HEADRACE_STRING_OF(x)
+#define HEADRACE_STRING_OF(x) #x
+
+const KernelTable& kernel_table() {
+  static constexpr KernelTable table = {
+      HEADRACE_STRING(HEADRACE_ISA),
+      nullptr,  // quantize_rows
+      nullptr,  // linear_float
+      nullptr,  // linear_quantized
+      nullptr,  // embed_row
+      rms_norm,
+      gated_activation,
+      softcap,
+      rope,
+      kv_write,
+      nullptr,  // attention
+  };
+  return table;
+}
+
+}  // namespace headrace::HEADRACE_ISA

@@ -1,0 +1,83 @@
+#include "thread_pool.h"
+
+#include <chrono>
+
+namespace headrace {
+
+namespace {
+
+constexpr auto kSpinBeforeSleep = std::chrono::microseconds(50);
+constexpr int kPausesBeforeYield = 2000;  // in a barrier: some 20 us, then let others have the core
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
+  for (int worker = 1; worker < threads_; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  epoch_.fetch_add(1);
+  { std::lock_guard<std::mutex> lock(mutex_); }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(Erased body, const void* context) {
+  if (threads_ == 1) return body(context, 0);
+  body_ = body;
+  context_ = context;
+  // Sequentially consistent, as is the sleeper's count: either we see the sleeper, or it sees the new epoch.
+  epoch_.fetch_add(1);
+  if (sleepers_.load() > 0) {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    wake_.notify_all();
+  }
+  body(context, 0);
+  barrier();
+}
+
+void ThreadPool::work(int worker) {
+  unsigned seen = 0;
+  for (;;) {
+    const auto asleep_from = std::chrono::steady_clock::now() + kSpinBeforeSleep;
+    while (epoch_.load(std::memory_order_acquire) == seen) {
+      for (int i = 0; i < 32 && epoch_.load(std::memory_order_relaxed) == seen; ++i) pause();
+      if (std::chrono::steady_clock::now() < asleep_from) continue;
+      std::unique_lock<std::mutex> lock(mutex_);
+      sleepers_.fetch_add(1);
+      wake_.wait(lock, [&] { return epoch_.load() != seen; });
+      sleepers_.fetch_sub(1);
+    }
+    ++seen;
+    if (stop_) return;
+    body_(context_, worker);
+    barrier();
+  }
+}
+
+void ThreadPool::barrier() {
+  if (threads_ == 1) return;
+  const unsigned phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  for (int pauses = 0; phase_.load(std::memory_order_acquire) == phase; ++pauses) {
+    if (pauses < kPausesBeforeYield)
+      pause();
+    else
+      std::this_thread::yield();
+  }
+}
+
+}  // namespace headrace
