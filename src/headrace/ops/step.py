@@ -34,6 +34,7 @@ class StepInputs:
         num_slots: int,
         max_model_len: int,
         max_logits: int | None = None,
+        kv: list[npt.NDArray[np.uint8]] | None = None,
     ) -> None:
         self.layouts = layouts
         self.max_tokens = max_tokens
@@ -50,7 +51,9 @@ class StepInputs:
         self.tables: list[Int32] = [
             np.zeros((num_slots, -(-max_model_len // layout.block_size)), np.int32) for layout in layouts
         ]
-        self.kv = [aligned_zeros(n * layout.block_bytes) for n, layout in zip(num_blocks, layouts, strict=True)]
+        if kv is None:
+            kv = [aligned_zeros(n * layout.block_bytes) for n, layout in zip(num_blocks, layouts, strict=True)]
+        self.kv = kv
         self.rows = 0
         self.entries = 0
         self.logits = 0

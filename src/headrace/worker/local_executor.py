@@ -1,0 +1,47 @@
+"""LocalExecutor: the Executor protocol over a Runner in this process. With depth 1 a step runs when it is
+collected, on the caller's thread; with more, steps run in order on one thread of their own while the engine
+prepares the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from headrace.core.batch import Batch, BatchOutput, IntArray
+from headrace.engine.executor import Capacity
+from headrace.worker.runner import Runner
+
+
+class LocalExecutor:
+    def __init__(self, runner: Runner, capacity: Capacity, depth: int = 1) -> None:
+        self._runner = runner
+        self._capacity = capacity
+        self._thread = ThreadPoolExecutor(1, "headrace-step") if depth > 1 else None
+        self._under_way: deque[Batch | Future[BatchOutput]] = deque()
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def submit(self, batch: Batch) -> None:
+        self._under_way.append(batch if self._thread is None else self._thread.submit(self._runner.run, batch))
+
+    def collect(self) -> BatchOutput:
+        step = self._under_way.popleft()
+        return self._runner.run(step) if isinstance(step, Batch) else step.result()
+
+    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
+        if self._thread is None:
+            assert not self._under_way, "with depth 1 a copy is asked for between steps"
+            self._runner.copy_blocks(group, source, destination)
+        else:
+            self._thread.submit(self._runner.copy_blocks, group, source, destination).result()
+
+    def horizon(self) -> int:
+        return 1
+
+    def close(self) -> None:
+        """Wait for steps under way and end the thread, if there is one."""
+        if self._thread is not None:
+            self._thread.shutdown()

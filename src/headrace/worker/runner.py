@@ -1,0 +1,68 @@
+"""Runner: one step on one device. It applies what a Batch changed, fills the program's inputs, runs program and
+sampler, and writes samples back where the next step reads them. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.core.batch import Batch, BatchOutput, FloatArray, IntArray
+from headrace.ops.sampling import Sampler, SamplingTable, empty_output
+from headrace.worker.inputs import SlotInputs
+from headrace.worker.kv_cache import KVCache
+
+
+class BoundProgram(Protocol):
+    """A program bound to its inputs (ops/reference.py, ops/cpu.py)."""
+
+    def run(self) -> FloatArray:
+        """Compute the step that the inputs describe: logits float32 [logit rows, vocab], valid until the next."""
+        ...
+
+
+class Runner:
+    """Owns inputs, cache, sampling parameters and program; the parts share memory by construction."""
+
+    def __init__(
+        self, program: BoundProgram, sampler: Sampler, table: SamplingTable, inputs: SlotInputs, cache: KVCache
+    ) -> None:
+        self._program = program
+        self._sampler = sampler
+        self._table = table
+        self._inputs = inputs
+        self._cache = cache
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Leaves, joins, edits, then the step. If the step raises, only the first three have happened."""
+        for slot in batch.leaves:
+            self._table.clear(slot)
+        for join in batch.joins:
+            self._table.set(
+                join.slot,
+                join.params,
+                seed=join.seed,
+                choice=join.choice,
+                prompt_len=join.prompt_len,
+                eos_ids=join.eos_ids,
+            )
+        self._inputs.apply(batch)
+        if len(batch.slots) == 0:
+            return empty_output(batch.step, 0, -1)
+        self._inputs.fill(batch)
+        logits = self._program.run()
+        if len(batch.logit_entry) == 0:
+            return empty_output(batch.step, 0, -1)
+        output = self._sampler.run(
+            batch.step,
+            logits,
+            batch.slots[batch.logit_entry],
+            batch.logit_position + 1,
+            batch.logit_sample,
+            batch.logit_top,
+            self._inputs.tokens,
+        )
+        self._inputs.record(batch, output)
+        return output
+
+    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
+        self._cache.copy(group, source, destination)
