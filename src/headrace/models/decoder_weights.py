@@ -1,0 +1,163 @@
+"""DecoderWeights: the weights of a dense decoder under the names that lowering uses, whatever file they come from.
+It knows which tensors of the file make up each weight, in what shape, and refuses a file that has too few, too many
+or misshapen ones, by name, before any is loaded.
+
+Q, K and V are one matrix here (rows concatenated), as are gate and up: fewer, larger products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import ModelError
+from headrace.core.model_spec import AttentionSpec, ModelSpec
+from headrace.models.families.family import WeightNames
+from headrace.models.formats.weight_source import FloatVector, WeightSource
+from headrace.ops.matrix import Matrix
+
+RowOrder = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of the file: its shape as the spec wants it, and the order to take its rows in (None: as is)."""
+
+    name: str
+    shape: tuple[int, ...]
+    rows: RowOrder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """paired_rope: the file keeps the rows of q and k with rotary pairs adjacent; they are put back in halves."""
+
+    source: WeightSource
+    names: WeightNames
+    paired_rope: bool = False
+
+    def matrices(self, spec: ModelSpec) -> dict[str, list[Part]]:
+        """Parts of every matrix by its name in the program; rows of the parts are concatenated."""
+        n, hidden = self.names, spec.hidden
+        out = {"embedding": [Part(n.embedding, (spec.vocab_size, hidden))]}
+        for i, layer in enumerate(spec.layers):
+            a, m = layer.attention, layer.mlp
+            q, k, v, o = (name.format(i=i) for name in (n.q, n.k, n.v, n.o))
+            out[f"layer{i}.qkv"] = [
+                Part(q, (a.heads * a.head_dim, hidden), self._row_order(a, a.heads)),
+                Part(k, (a.kv_heads * a.head_dim, hidden), self._row_order(a, a.kv_heads)),
+                Part(v, (a.kv_heads * a.v_head_dim, hidden)),
+            ]
+            out[f"layer{i}.o"] = [Part(o, (hidden, a.heads * a.v_head_dim))]
+            gate, up, down = (name.format(i=i) for name in (n.gate, n.up, n.down))
+            out[f"layer{i}.gate_up"] = [Part(gate, (m.hidden, hidden)), Part(up, (m.hidden, hidden))]
+            out[f"layer{i}.down"] = [Part(down, (hidden, m.hidden))]
+        if not spec.tied_embeddings:
+            out["head"] = [Part(n.head, (spec.vocab_size, hidden))]
+        return out
+
+    def vectors(self, spec: ModelSpec) -> dict[str, list[Part]]:
+        """Parts of every vector by its name in the program."""
+        n, width = self.names, (spec.hidden,)
+        out = {"final_norm": [Part(n.final_norm, width)]}
+        if spec.head_bias:
+            out["head.bias"] = [Part(_bias(n.head), (spec.vocab_size,))]
+        matrices = self.matrices(spec)
+        for i, layer in enumerate(spec.layers):
+            out[f"layer{i}.attention_norm"] = [Part(n.attention_norm.format(i=i), width)]
+            out[f"layer{i}.mlp_norm"] = [Part(n.mlp_norm.format(i=i), width)]
+            biased = {
+                "qkv": layer.attention.qkv_bias,
+                "o": layer.attention.out_bias,
+                "gate_up": layer.mlp.bias,
+                "down": layer.mlp.bias,
+            }
+            for matrix in (f"layer{i}.{name}" for name, has in biased.items() if has):
+                out[f"{matrix}.bias"] = [Part(_bias(p.name), p.shape[:1], p.rows) for p in matrices[matrix]]
+        return out
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raise ModelError, naming tensor and file, if one is missing, misshapen or would be left unused."""
+        present, used = set(self.source.names()), set()
+        for part in self._parts(spec):
+            used.add(part.name)
+            if part.name not in present:
+                raise ModelError(f"tensor {self.source.describe(part.name)} is missing; {spec.family} needs it")
+            shape = self.source.shape(part.name)
+            if shape != part.shape:
+                where = self.source.describe(part.name)
+                raise ModelError(f"tensor {where} has shape {shape}, the model's settings need {part.shape}")
+        for name in sorted(present - used):
+            if not name.endswith(self.names.derivable) and not self._repeats_embedding(spec, name):
+                raise ModelError(
+                    f"tensor {self.source.describe(name)} is not part of {spec.family} as its settings describe it; "
+                    f"ignoring it would change the results, so the model is refused"
+                )
+
+    def load_matrix(self, parts: list[Part]) -> tuple[Matrix, bool]:
+        """The concatenated matrix, and whether its parts were stored differently and so widened to f32."""
+        loaded = [_take_rows(self.source.matrix(part.name), part.rows) for part in parts]
+        alike = len({(m.scheme, m.group) for m in loaded}) == 1
+        return _concatenate(loaded if alike else [widen(m) for m in loaded]), not alike
+
+    def load_vector(self, parts: list[Part]) -> FloatVector:
+        loaded = [self.source.vector(part.name) for part in parts]
+        return np.concatenate([v if p.rows is None else v[p.rows] for v, p in zip(loaded, parts, strict=True)])
+
+    def _parts(self, spec: ModelSpec) -> Iterator[Part]:
+        for group in (self.matrices(spec), self.vectors(spec)):
+            for parts in group.values():
+                yield from parts
+
+    def _repeats_embedding(self, spec: ModelSpec, name: str) -> bool:
+        """A tied checkpoint may store its head all the same; equal content is no loss."""
+        return (
+            spec.tied_embeddings
+            and name == self.names.head
+            and self.source.digest(name) == self.source.digest(self.names.embedding)
+        )
+
+    def _row_order(self, attention: AttentionSpec, heads: int) -> RowOrder | None:
+        rope = attention.rope
+        if not self.paired_rope or rope is None:
+            return None
+        if rope.dim != attention.head_dim:
+            raise ModelError(
+                f"rotary dimensions ({rope.dim}) fewer than the head's ({attention.head_dim}) are not supported here"
+            )
+        pairs = np.arange(heads * attention.head_dim).reshape(heads, attention.head_dim // 2, 2)
+        return pairs.swapaxes(1, 2).reshape(-1)
+
+
+def widen(matrix: Matrix) -> Matrix:
+    """The same values in float32."""
+    return matrix if matrix.scheme == "f32" else Matrix("f32", matrix.n, matrix.k, matrix.dequantize())
+
+
+def _bias(weight: str) -> str:
+    return weight.removesuffix(".weight") + ".bias"
+
+
+def _take_rows(matrix: Matrix, rows: RowOrder | None) -> Matrix:
+    if rows is None:
+        return matrix
+    scale = None if matrix.scale is None else matrix.scale[rows]
+    minimum = None if matrix.minimum is None else matrix.minimum[rows]
+    return replace(matrix, data=matrix.data[rows], scale=scale, minimum=minimum)
+
+
+def _concatenate(parts: list[Matrix]) -> Matrix:
+    if len(parts) == 1:
+        return parts[0]
+    scales = [p.scale for p in parts if p.scale is not None]
+    minima = [p.minimum for p in parts if p.minimum is not None]
+    return replace(
+        parts[0],
+        n=sum(p.n for p in parts),
+        data=np.concatenate([p.data for p in parts]),
+        scale=np.concatenate(scales) if scales else None,
+        minimum=np.concatenate(minima) if minima else None,
+    )

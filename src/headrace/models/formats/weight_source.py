@@ -1,0 +1,72 @@
+"""WeightSource: what a weight file is to the rest of the models room, whichever its format. Shapes are [n, k] for
+matrices (outputs first), and every weight can be had as a Matrix or a float32 vector without reading the others.
+
+Readers map the file and never copy it whole. Headers are data from strangers: every count, length and offset is
+checked against the file's size before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import mmap
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import ModelError
+from headrace.ops.matrix import Matrix
+
+FloatVector = npt.NDArray[np.float32]
+
+_CHUNK = 4096
+
+
+class WeightSource(Protocol):
+    """Weights of one model by their names in the file(s). All methods raise ModelError naming file and tensor."""
+
+    def names(self) -> list[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def matrix(self, name: str) -> Matrix:
+        """The weight as stored; a two-dimensional tensor. float16 widens to f32, which is exact."""
+
+    def vector(self, name: str) -> FloatVector:
+        """The weight as float32; a one-dimensional float tensor."""
+
+    def digest(self, name: str) -> bytes:
+        """16 bytes that change when the weight's type, shape or any stored value changes."""
+
+    def describe(self, name: str) -> str:
+        """`tensor` and file, for messages."""
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file read-only. Raises ModelError if it cannot be read or is empty."""
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error
+
+
+def content_digest(header: str, data: npt.NDArray[np.uint8]) -> bytes:
+    """Digest of a tensor: its header, and the sum of every 4 KiB run as 64-bit words, so that all of the content
+    counts at the speed of memory (docs/decisions/fingerprint.md)."""
+    digest = hashlib.blake2b(header.encode(), digest_size=16)
+    whole = len(data) // _CHUNK * _CHUNK
+    words = data[:whole].view(np.uint64).reshape(-1, _CHUNK // 8)
+    digest.update(np.add.reduce(words, axis=1).tobytes())
+    digest.update(data[whole:].tobytes())
+    return digest.digest()
+
+
+def check_no_overlap(spans: list[tuple[int, int, str]], path: Path) -> None:
+    """spans: (begin, end, name) in bytes. Raises ModelError when two tensors share bytes."""
+    spans.sort()
+    for (_, end, before), (begin, _, name) in itertools.pairwise(spans):
+        if begin < end:
+            raise ModelError(f"{path}: tensors {before!r} and {name!r} overlap")

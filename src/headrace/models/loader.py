@@ -1,0 +1,75 @@
+"""load_model: a local model folder or GGUF file, opened: its spec and its weights, none of them read yet. This is
+the engine's half of a model; text (tokenizer, chat template) is models/text.py, so that neither loads the other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import ModelError
+from headrace.core.model_spec import ModelSpec
+from headrace.models.decoder_weights import DecoderWeights
+from headrace.models.families.family import GGUF_NAMES, HUB_NAMES, Fields
+from headrace.models.families.registry import family_of_config, family_of_gguf
+from headrace.models.formats.gguf import GGUFFile
+from headrace.models.formats.safetensors import SafetensorsFolder
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_MAX_CONFIG_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """weights go to lowering.lower() with spec."""
+
+    path: Path
+    spec: ModelSpec
+    weights: DecoderWeights
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Open the model at `path` (sources.locate() finds it). Raises ModelError naming the file and what is wrong."""
+    return _load_gguf(path) if path.is_file() else _load_folder(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a model's file. Raises ModelError if it is missing, too large or not an object."""
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ModelError(f"{path}: larger than {_MAX_CONFIG_BYTES} bytes, which no settings file is")
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: must hold a JSON object")
+    return value
+
+
+def _load_gguf(path: Path) -> LoadedModel:
+    file = GGUFFile(path)
+    architecture = file.get("general.architecture")
+    family = family_of_gguf(architecture, path)
+    header = Fields(file.scalars(), path, f"{architecture}.")
+    present = set(file.names())
+    if GGUF_NAMES.embedding not in present:
+        raise ModelError(f"{path}: tensor {GGUF_NAMES.embedding} is missing")
+    factors = tuple(map(float, file.vector(_ROPE_FACTORS))) if _ROPE_FACTORS in present else ()
+    vocab_size = file.shape(GGUF_NAMES.embedding)[0]
+    spec = family.from_gguf(header, vocab_size, factors, GGUF_NAMES.head not in present)
+    return LoadedModel(path, spec, DecoderWeights(file, GGUF_NAMES, family.gguf_paired_rope))
+
+
+def _load_folder(path: Path) -> LoadedModel:
+    config_path = path / "config.json"
+    config = read_json(config_path)
+    family = family_of_config(config.get("architectures"), config_path)
+    if config.get("quantization_config"):
+        method = config["quantization_config"]
+        raise ModelError(
+            f"{config_path}: quantization_config {method!r} is not supported; float checkpoints and GGUF are"
+        )
+    spec = family.from_config(Fields(config, config_path))
+    return LoadedModel(path, spec, DecoderWeights(SafetensorsFolder(path), HUB_NAMES))
