@@ -1,0 +1,182 @@
+"""The numpy interpreter of a Program: the definition of every op, in float32, clear before fast. It reads keys and
+values only as the cache stores them, and quantizes activations where the kernels do, so that the two differ by
+rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.ops.kv_codec import KVCodec
+from headrace.ops.matrix import ACTIVATION_GROUP
+from headrace.ops.program import (
+    Attention,
+    Embed,
+    GatedActivation,
+    Linear,
+    Op,
+    Program,
+    RmsNorm,
+    RopeKV,
+    SelectRows,
+    Softcap,
+)
+from headrace.ops.step import StepInputs
+from headrace.ops.step_check import check_step, first_block
+
+Float = npt.NDArray[np.float32]
+
+
+class ReferenceProgram:
+    """Runs a program over the front of `inputs`; matrices are dequantized on first use and kept."""
+
+    def __init__(self, program: Program, inputs: StepInputs) -> None:
+        self.program = program
+        self.inputs = inputs
+        self._buffers: dict[str, Float] = {}
+        self._dequantized: dict[str, Float] = {}
+
+    def run(self) -> Float:
+        """One step; returns float32 [logits, vocab_size]. ValueError for an index out of range."""
+        check_step(self.program, self.inputs)
+        self._buffers = {
+            name: np.zeros((self.inputs.rows if b.rows == "tokens" else self.inputs.logits, b.width), np.float32)
+            for name, b in self.program.buffers.items()
+        }
+        for op in self.program.ops:
+            _DEFINITIONS[type(op)](self, op)
+        return self._buffers[self.program.logits]
+
+    def buffer(self, name: str) -> Float:
+        """float32 [rows, width]: what the last step left in a buffer."""
+        return self._buffers[name]
+
+    def _weights(self, name: str) -> Float:
+        if name not in self._dequantized:
+            self._dequantized[name] = self.program.matrices[name].dequantize()
+        return self._dequantized[name]
+
+    def _embed(self, op: Embed) -> None:
+        tokens = self.inputs.tokens[: self.inputs.rows]
+        self._buffers[op.output][:] = self._weights(op.matrix)[tokens] * np.float32(op.scale)
+
+    def _rms_norm(self, op: RmsNorm) -> None:
+        begin, end = op.columns or (0, self._buffers[op.input].shape[1])
+        x = self._buffers[op.input][:, begin:end]
+        groups = x.reshape(len(x), -1, op.width or end - begin)
+        scale = 1 / np.sqrt(np.mean(groups * groups, axis=2, keepdims=True, dtype=np.float32) + np.float32(op.eps))
+        self._buffers[op.output][:, begin:end] = (groups * scale * self.program.vectors[op.weight]).reshape(x.shape)
+
+    def _linear(self, op: Linear) -> None:
+        x = self._buffers[op.input]
+        if self.program.matrices[op.matrix].quantized:
+            x = round_activations(x)
+        y = x @ self._weights(op.matrix).T
+        if op.bias is not None:
+            y += self.program.vectors[op.bias]
+        if op.accumulate:
+            self._buffers[op.output] += y * np.float32(op.scale)
+        else:
+            self._buffers[op.output][:] = y
+
+    def _rope_kv(self, op: RopeKV) -> None:
+        inputs, layout = self.inputs, self.program.kv[op.group]
+        row = self._buffers[op.qkv]
+        rotated = (op.heads + op.kv_heads) * op.head_dim
+        positions = inputs.positions[: inputs.rows]
+        if op.table is not None:
+            heads = row[:, :rotated].reshape(len(row), -1, op.head_dim)
+            rotate(heads, self.program.vectors[op.table][positions], op.rotary_dim, interleaved=op.interleaved)
+        k = row[:, op.heads * op.head_dim : rotated].reshape(len(row), op.kv_heads, op.head_dim)
+        v = row[:, rotated:].reshape(len(row), op.kv_heads, op.v_head_dim)
+        slots = np.repeat(inputs.entry_slot[: inputs.entries], inputs.entry_count[: inputs.entries])
+        blocks = inputs.tables[op.group][slots, positions // layout.block_size]
+        KVCodec(layout, inputs.kv[op.group], op.layer).write(blocks, positions % layout.block_size, k, v)
+
+    def _attention(self, op: Attention) -> None:
+        inputs, layout = self.inputs, self.program.kv[op.group]
+        codec = KVCodec(layout, inputs.kv[op.group], op.layer)
+        shared = op.heads // op.kv_heads
+        for e in range(inputs.entries):
+            row, start, count = inputs.entry_row[e], inputs.entry_start[e], inputs.entry_count[e]
+            first = first_block(int(start), op.window, layout.block_size)
+            table = inputs.tables[op.group][inputs.entry_slot[e], first : -(-(start + count) // layout.block_size)]
+            k, v = codec.read(table)
+            start -= first * layout.block_size  # positions count from the first block read
+            length = int(start + count)
+            q = self._buffers[op.qkv][row : row + count, : op.heads * op.head_dim]
+            q = q.reshape(count, op.kv_heads, shared, op.head_dim).transpose(1, 2, 0, 3)
+            score = np.float32(op.scale) * (q @ k[:, None, :length].swapaxes(2, 3))
+            if op.softcap is not None:
+                score = np.float32(op.softcap) * np.tanh(score / np.float32(op.softcap))
+            behind = start + np.arange(count)[:, None] - np.arange(length)  # how far a key lies behind its query
+            seen = (behind >= 0) & (behind < (op.window or length))
+            weight = np.exp(
+                np.where(seen, score, -np.inf) - score.max(axis=3, keepdims=True, where=seen, initial=-1e30)
+            )
+            weight /= weight.sum(axis=3, keepdims=True)
+            # 0 * NaN is NaN: what lies outside a row's reach must not touch it.
+            out = weight @ np.where(seen.any(axis=0)[:, None], v[:, None, :length], 0)
+            self._buffers[op.output][row : row + count] = out.transpose(2, 0, 1, 3).reshape(count, -1)
+
+    def _gated_activation(self, op: GatedActivation) -> None:
+        gate, up = np.split(self._buffers[op.input], 2, axis=1)
+        self._buffers[op.output][:] = ACTIVATIONS[op.activation](gate) * up
+
+    def _select_rows(self, op: SelectRows) -> None:
+        rows = self.inputs.logit_rows[: self.inputs.logits]
+        self._buffers[op.output][:] = self._buffers[op.input][rows]
+
+    def _softcap(self, op: Softcap) -> None:
+        cap = np.float32(op.cap)
+        self._buffers[op.buffer][:] = cap * np.tanh(self._buffers[op.buffer] / cap)
+
+
+def round_activations(x: Float) -> Float:
+    """What a quantized linear sees of its input: int8 times a scale (max |x| / 127) over each run of
+    ACTIVATION_GROUP columns."""
+    groups = x.reshape(len(x), -1, ACTIVATION_GROUP)
+    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(127)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    rounded: Float = (np.rint(groups * inverse) * scale).reshape(x.shape)
+    return rounded
+
+
+def rotate(heads: Float, cos_sin: Float, rotary_dim: int, *, interleaved: bool) -> None:
+    """Rotate the first rotary_dim columns of heads [rows, heads, head_dim] in place, by the angles of cos_sin
+    [rows, rotary_dim / 2, 2]. Pairs are (i, i + rotary_dim / 2), or (2i, 2i + 1) if interleaved."""
+    half = rotary_dim // 2
+    first = slice(0, rotary_dim, 2) if interleaved else slice(0, half)
+    second = slice(1, rotary_dim, 2) if interleaved else slice(half, rotary_dim)
+    a, b = heads[..., first].copy(), heads[..., second].copy()
+    cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
+    heads[..., first] = a * cos - b * sin
+    heads[..., second] = b * cos + a * sin
+
+
+def silu(x: Float) -> Float:
+    y: Float = x / (1 + np.exp(-np.clip(x, -88, None)))
+    return y
+
+
+def gelu_tanh(x: Float) -> Float:
+    y: Float = np.float32(0.5) * x * (1 + np.tanh(np.float32(0.7978845608028654) * (x + np.float32(0.044715) * x**3)))
+    return y
+
+
+ACTIVATIONS: dict[str, Callable[[Float], Float]] = {"silu": silu, "gelu_tanh": gelu_tanh}
+
+_DEFINITIONS: dict[type[Op], Callable[[ReferenceProgram, Any], None]] = {
+    Embed: ReferenceProgram._embed,
+    RmsNorm: ReferenceProgram._rms_norm,
+    Linear: ReferenceProgram._linear,
+    RopeKV: ReferenceProgram._rope_kv,
+    Attention: ReferenceProgram._attention,
+    GatedActivation: ReferenceProgram._gated_activation,
+    SelectRows: ReferenceProgram._select_rows,
+    Softcap: ReferenceProgram._softcap,
+}
