@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -79,8 +80,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    stop: tuple[str, ...] | list[str] | str = ()
-    stop_token_ids: tuple[int, ...] | list[int] = ()
+    stop: Sequence[str] | str = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError, MachineError
-from headrace.core.kv_layout import KVLayout
+from headrace.core.kv_layout import KVDtype, KVLayout
 from headrace.core.model_spec import KVGroup
 
 KV_SHARE = 0.25
@@ -48,7 +49,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """config must be resolved. Raises ConfigError where a setting cannot be met, MachineError where the machine is
     too small for the model whatever the settings."""
-    layouts = tuple(KVLayout.of(group, config.block_size, config.kv_cache_dtype) for group in groups)
+    layouts = tuple(KVLayout.of(group, config.block_size, cast(KVDtype, config.kv_cache_dtype)) for group in groups)
     if config.max_model_len is not None and config.max_model_len > max_position:
         raise ConfigError(
             f"max_model_len ({config.max_model_len}) must be at most {max_position}, the longest context of this model",

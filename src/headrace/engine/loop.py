@@ -1,0 +1,201 @@
+"""EngineLoop: runs an engine for clients over a local ZeroMQ socket. It reads messages without waiting while there
+is work and sleeps in poll while there is none, answers every Add before its outputs, and lets no message, however
+malformed, end the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket as sockets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from headrace.core.errors import OverloadedError, RequestError
+from headrace.core.request import OutputDelta
+from headrace.engine.heartbeat import Heartbeat
+from headrace.engine.wire import (
+    Abort,
+    Accepted,
+    Add,
+    Failed,
+    FromEngine,
+    Outputs,
+    Ping,
+    Ready,
+    Refused,
+    Shutdown,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME = "engine.sock"
+HEARTBEAT_NAME = "heartbeat"
+_MESSAGES_PER_STEP = 256
+
+
+class EngineLoop:
+    """Owns the socket and who asked for which request. folder must be private (mode 0700): whoever can reach the
+    socket can use the engine."""
+
+    def __init__(
+        self,
+        engine: Any,
+        folder: Path,
+        ready: Ready,
+        *,
+        parent: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._ready = ready
+        self._clock = clock
+        self._owners: dict[str, bytes] = {}
+        self._greeted: set[bytes] = set()
+        self._draining = self._stopped = False
+        self._wake, self._waker = sockets.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        self._heartbeat = Heartbeat(folder / HEARTBEAT_NAME, parent=parent)
+        self._context = zmq.Context()
+        self._socket = bind(self._context, folder)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Until Shutdown or a second stop(); after one stop(), until nothing is left to do."""
+        try:
+            while not self._stopped:
+                self._read()
+                if self._engine.has_work:
+                    self._step()
+                elif self._draining:
+                    break
+                else:
+                    self._poller.poll()
+                    self._empty_wake()
+        finally:
+            self._heartbeat.close()
+            self._socket.close(linger=1000)
+            self._context.term()
+            self._wake.close()
+            self._waker.close()
+
+    def stop(self) -> None:
+        """Finish what was accepted and refuse the rest; called again, stop at once. Safe from a signal handler and
+        from another thread."""
+        self._stopped = self._draining
+        self._draining = True
+        self._waker.send(b"\0")
+
+    def stop_on(self, *signals: signal.Signals) -> None:
+        """Let these signals stop the loop, also one that arrives just before it goes to sleep."""
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in signals:
+            signal.signal(number, lambda *_: self.stop())
+
+    def _empty_wake(self) -> None:
+        try:
+            self._wake.recv(16)
+        except BlockingIOError:
+            return
+
+    def _read(self) -> None:
+        """Take the messages that wait, up to a bound so that steps go on under a flood of them."""
+        for _ in range(_MESSAGES_PER_STEP):
+            if not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                return
+            frames = self._socket.recv_multipart()
+            if len(frames) != 2:
+                log.warning("ignored a message of %d frames, expected 2", len(frames))
+                continue
+            client, body = frames
+            if client not in self._greeted:
+                self._greeted.add(client)
+                self._send(client, self._ready)
+            try:
+                message = decode_to_engine(body)
+            except (msgspec.MsgspecError, RequestError, RecursionError) as error:
+                log.warning("ignored a malformed message of %d bytes: %s", len(body), error)
+                continue
+            self._handle(client, message)
+
+    def _handle(self, client: bytes, message: ToEngine) -> None:
+        match message:
+            case Add():
+                self._add(client, message)
+            case Abort(request_ids):
+                mine = [i for i in request_ids if self._owners.get(i) == client]
+                self._engine.abort(mine, self._clock())
+            case Ping():
+                self._send(client, self._engine.stats())
+            case Shutdown():
+                self._draining = self._stopped = True
+
+    def _add(self, client: bytes, message: Add) -> None:
+        request = message.request
+        request_id = request.request_id
+        try:
+            if self._draining:
+                raise OverloadedError("the engine is shutting down", retry_after=30, code="shutting_down")
+            if request_id in self._owners:
+                raise RequestError(f"request_id {request_id!r} is already in use", code="duplicate_request_id")
+            self._engine.add(request, self._clock())
+        except RequestError as error:
+            retry_after = error.retry_after if isinstance(error, OverloadedError) else None
+            self._send(client, Refused(request_id, error.message, error.param, error.code, retry_after))
+            return
+        self._owners[request_id] = client
+        self._send(client, Accepted(request_id))
+
+    def _step(self) -> None:
+        self._heartbeat.step_began(time.monotonic())
+        self._deliver(self._engine.step(self._clock))
+        self._heartbeat.step_ended()
+
+    def _deliver(self, deltas: list[OutputDelta]) -> None:
+        """Send each client its deltas, all of one step in one message."""
+        by_client: dict[bytes, list[OutputDelta]] = {}
+        for delta in deltas:
+            if delta.finish_reason is None:
+                client = self._owners.get(delta.request_id)
+            else:
+                client = self._owners.pop(delta.request_id, None)
+            if client is not None:
+                by_client.setdefault(client, []).append(delta)
+        for client, theirs in by_client.items():
+            self._send(client, Outputs(theirs))
+
+    def _send(self, client: bytes, message: FromEngine) -> None:
+        self._socket.send_multipart((client, encode(message)))
+
+
+def bind(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> zmq.Socket[bytes]:
+    """The engine's socket in folder, for its user alone. Queues are unbounded, since a dropped message would be a
+    lost token; what they hold is bounded by what was accepted."""
+    socket = context.socket(zmq.ROUTER)
+    socket.set_hwm(0)
+    path = folder / SOCKET_NAME
+    socket.bind(f"ipc://{path}")
+    path.chmod(0o600)
+    return socket
+
+
+def report_failure(folder: Path, message: str, *, wait_seconds: float = 5.0) -> None:
+    """Tell the first client that asks why there is no engine."""
+    context = zmq.Context()
+    socket = bind(context, folder)
+    if socket.poll(int(wait_seconds * 1000)):
+        client = socket.recv_multipart()[0]
+        socket.send_multipart((client, encode(Failed(message))))
+    socket.close(linger=1000)
+    context.term()

@@ -1,0 +1,229 @@
+"""ProcessClient and EngineLoop together, over a real socket and a real process: answers, refusals, and every way in
+which the other side can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
+from headrace.core.request import FinishReason, Request, SamplingParams
+from headrace.engine import heartbeat
+from headrace.engine.client import ProcessClient
+from headrace.engine.loop import HEARTBEAT_NAME, SOCKET_NAME
+
+ECHO = Path(__file__).parent / "echo_engine.py"
+
+
+def request(prompt, *, request_id="r", max_tokens=None):
+    return Request(request_id, prompt, SamplingParams(), max_tokens or len(prompt), seed=0)
+
+
+async def tokens_of(stream):
+    return [token async for delta in stream for token in delta.token_ids]
+
+
+async def until(condition, seconds=15.0):
+    """Wait for condition, polling; the test fails by its own assertion if it never comes."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    return condition()
+
+
+@contextlib.contextmanager
+def echo_process(folder, mode="serve"):
+    process = subprocess.Popen([sys.executable, str(ECHO), str(folder), mode, str(os.getpid())])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.asynccontextmanager
+async def connected(folder, process):
+    client = ProcessClient(folder, process.poll)
+    try:
+        await client.start()
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture
+async def engine(tmp_path):
+    """(client, process)"""
+    with echo_process(tmp_path) as process:
+        async with connected(tmp_path, process) as client:
+            yield client, process
+
+
+async def test_requests_are_answered_side_by_side(engine):
+    client, _ = engine
+    assert client.ready.vocab_size == 100
+    streams = [await client.add(request([i, i + 1, i + 2], request_id=f"r{i}")) for i in range(20, 50)]
+    assert await asyncio.gather(*map(tokens_of, streams)) == [[i, i + 1, i + 2] for i in range(20, 50)]
+
+
+async def test_a_refusal_is_the_error_that_the_engine_raised(engine):
+    client, _ = engine
+    with pytest.raises(RequestError, match="0 is refused") as refused:
+        await client.add(request([0]))
+    assert (refused.value.param, refused.value.code, refused.value.status) == ("prompt", "zero", 400)
+    with pytest.raises(OverloadedError) as overloaded:
+        await client.add(request([1]))
+    assert overloaded.value.retry_after == 7.0
+    assert await tokens_of(await client.add(request([5]))) == [5]
+
+
+async def test_an_id_in_use_is_never_shared(engine):
+    client, _ = engine
+    stream = await client.add(request([17], max_tokens=20))
+    with pytest.raises(EngineError, match="in use"):
+        await client.add(request([5]))
+    assert await tokens_of(stream) == [17] * 20
+
+
+async def test_a_slow_reader_finds_everything_in_one_delta(engine):
+    client, _ = engine
+    stream = await client.add(request([5, 6, 7]))
+    await tokens_of(await client.add(request([8] * 10, request_id="other")))
+    deltas = [delta async for delta in stream]
+    assert [d.token_ids for d in deltas] == [[5, 6, 7]]
+    assert deltas[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_abort_ends_the_stream_and_frees_the_engine(engine):
+    client, _ = engine
+    stream = await client.add(request([17], max_tokens=100_000))
+    await client.abort(["r", "unknown"])
+    deltas = [delta async for delta in stream]
+    assert deltas[-1].finish_reason is FinishReason.ABORT
+    assert (await client.stats()).running == 0
+    assert await tokens_of(await client.add(request([5]))) == [5]
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_leaves_nothing(engine):
+    client, process = engine
+    os.kill(process.pid, signal.SIGSTOP)
+    adding = asyncio.create_task(client.add(request([17], max_tokens=100_000)))
+    await asyncio.sleep(0.05)
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    os.kill(process.pid, signal.SIGCONT)
+    assert (await client.stats()).running == 0
+
+
+async def test_a_stopped_engine_is_noticed_and_recovers(engine, monkeypatch):
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 1.0)
+    client, process = engine
+    assert client.healthy() == (True, "")
+    stream = await client.add(request([17], max_tokens=30))
+    os.kill(process.pid, signal.SIGSTOP)
+    assert await until(lambda: not client.healthy()[0])
+    assert "sign of life" in client.healthy()[1]
+    os.kill(process.pid, signal.SIGCONT)
+    assert await until(lambda: client.healthy()[0])
+    assert await tokens_of(stream) == [17] * 30
+
+
+async def test_a_killed_engine_ends_every_stream_with_an_error(engine):
+    client, process = engine
+    streams = [await client.add(request([17], request_id=f"r{i}", max_tokens=100_000)) for i in range(3)]
+    process.kill()
+    for stream in streams:
+        deltas = [delta async for delta in stream]
+        assert deltas[-1].finish_reason is FinishReason.ERROR
+        assert "killed by signal 9" in deltas[-1].error
+    assert client.healthy() == (False, "the engine process was killed by signal 9")
+    with pytest.raises(EngineDeadError):
+        await client.add(request([5]))
+    with pytest.raises(EngineDeadError):
+        await client.stats()
+
+
+async def test_malformed_messages_change_nothing(engine, tmp_path):
+    client, _ = engine
+    context = zmq.Context()
+    intruder = context.socket(zmq.DEALER)
+    intruder.connect(f"ipc://{tmp_path / SOCKET_NAME}")
+    for body in (b"", b"\xc1", b"\x81\xa4type\xa3Add", b"\x90" * 10_000, b"\x91" * 100_000, os.urandom(1000)):
+        intruder.send(body)
+    intruder.send_multipart([b"a", b"b", b"c"])
+    assert await tokens_of(await client.add(request([5, 6]))) == [5, 6]
+    intruder.close(linger=0)
+    context.term()
+
+
+async def test_the_socket_and_the_heartbeat_are_their_users_alone(engine, tmp_path):
+    for name in (SOCKET_NAME, HEARTBEAT_NAME):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+async def test_an_idle_engine_uses_no_processor(engine):
+    client, process = engine
+    await tokens_of(await client.add(request([5])))
+    watched = psutil.Process(process.pid)
+    before = watched.cpu_times()
+    await asyncio.sleep(1)
+    after = watched.cpu_times()
+    assert after.user + after.system - before.user - before.system <= 0.05
+
+
+async def test_sigterm_finishes_what_was_accepted_and_refuses_the_rest(engine):
+    client, process = engine
+    stream = await client.add(request([17], max_tokens=20))
+    process.terminate()
+    with pytest.raises(RequestError, match="shutting down"):
+        for i in range(1000):
+            await tokens_of(await client.add(request([17], request_id=f"late{i}")))
+    assert await tokens_of(stream) == [17] * 20
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_a_second_sigterm_stops_at_once(engine):
+    client, process = engine
+    await client.add(request([17], max_tokens=10**6))
+    process.terminate()
+    await asyncio.sleep(0.1)
+    process.terminate()
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_shutdown_ends_the_process(engine):
+    client, process = engine
+    await client.shutdown()
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_an_engine_that_cannot_start_says_why(tmp_path):
+    with echo_process(tmp_path, "fail") as process:
+        client = ProcessClient(tmp_path, process.poll)
+        with pytest.raises(EngineDeadError, match="no such model"):
+            await client.start()
+        client.close()
+
+
+async def test_the_engine_ends_with_its_parent(tmp_path):
+    """The parent here is a shell that starts the engine, names it and is then killed."""
+    script = f"{sys.executable} {ECHO} {tmp_path} serve $$ & echo $!; wait"
+    parent = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    engine = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert await until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
