@@ -112,7 +112,7 @@ async def test_abort_ends_the_stream_and_frees_the_engine(engine):
     deltas = [delta async for delta in stream]
     assert deltas[-1].finish_reason is FinishReason.ABORT
     assert (await client.stats()).running == 0
-    assert await tokens_of(await client.add(request([5]))) == [5]
+    assert await tokens_of(await client.add(request([5], request_id="next"))) == [5]
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_leaves_nothing(engine):
