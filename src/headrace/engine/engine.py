@@ -1,0 +1,113 @@
+"""Engine: policy and an executor, joined. A step is three verbs: schedule what to compute, submit it, and update
+with what was collected. Time is an argument; nothing here waits but collect().
+
+Drive it with step() while has_work, or with begin_step() and finish_step() where something is to be done between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.core.config import Config
+from headrace.core.errors import RequestError
+from headrace.core.request import OutputDelta, Request
+from headrace.engine.executor import Executor
+from headrace.engine.wire import Stats
+from headrace.policy.admission import Admission
+from headrace.policy.block_manager import BlockManager
+from headrace.policy.queue import FirstComeQueue
+from headrace.policy.scheduler import Scheduler
+from headrace.policy.slots import Slots
+
+
+class Engine:
+    """Uses of the config: max_num_batched_tokens, max_queued_requests, enable_prefix_caching, pipeline_depth; what
+    the device holds comes from executor.capacity."""
+
+    def __init__(self, executor: Executor, config: Config) -> None:
+        has = executor.capacity
+        self._executor = executor
+        self._depth = config.pipeline_depth
+        self._blocks = BlockManager(
+            num_slots=has.num_slots,
+            max_model_len=has.max_model_len,
+            block_size=has.block_size,
+            num_blocks=has.num_blocks,
+            windows=has.windows,
+            reach=config.max_num_batched_tokens * config.pipeline_depth,
+            caching=config.enable_prefix_caching,
+        )
+        self._slots = Slots(has.num_slots, has.max_model_len)
+        self._queue = FirstComeQueue()
+        self._scheduler = Scheduler(self._slots, self._blocks, self._queue, budget=config.max_num_batched_tokens)
+        self._admission = Admission(
+            max_model_len=has.max_model_len,
+            vocab_size=has.vocab_size,
+            max_queued_requests=config.max_queued_requests,
+        )
+        self._ready: list[OutputDelta] = []
+
+    def add(self, request: Request, now: float) -> None:
+        """Take a request. Raises RequestError if it can never run, OverloadedError if too many wait."""
+        if request.request_id in self._scheduler:
+            raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
+        self._admission.check(
+            request, self._blocks, waiting=len(self._queue), free_slots=self._slots.num_free
+        )
+        answer = self._scheduler.add(request)
+        if answer is not None:
+            self._ready.append(answer)
+
+    def abort(self, request_ids: Iterable[str], now: float) -> list[OutputDelta]:
+        """End these requests and free what they hold; returns their last deltas. Unknown ids are ignored."""
+        return self._ended(self._scheduler.abort(request_ids), now)
+
+    def step(self, now: float) -> list[OutputDelta]:
+        """Begin as many steps as may be under way, then finish the oldest."""
+        while self.begin_step(now):
+            pass
+        return self.finish_step(now)
+
+    def begin_step(self, now: float) -> bool:
+        """Begin a step unless enough are under way or nothing can move. False if none was begun."""
+        if len(self._scheduler.steps) >= self._depth:
+            return False
+        batch = self._scheduler.schedule()
+        if batch is None:
+            return False
+        self._executor.submit(batch)
+        return True
+
+    def finish_step(self, now: float) -> list[OutputDelta]:
+        """Wait for the oldest step under way, if any, and return what each request is sent."""
+        ready, self._ready = self._ready, []
+        if self._scheduler.steps:
+            ready += self._scheduler.update(self._executor.collect())
+        return self._ended(ready, now)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether stepping can still bring anything."""
+        return self._scheduler.has_work or bool(self._ready)
+
+    def stats(self) -> Stats:
+        counters = self._scheduler.counters
+        return Stats(
+            step=self._scheduler.num_steps,
+            running=self._scheduler.num_running,
+            waiting=len(self._queue),
+            blocks_used=self._blocks.blocks_held,
+            blocks_total=sum(self._executor.capacity.num_blocks),
+            blocks_cached=self._blocks.blocks_idle,
+            preemptions=counters.preemptions,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            cached_tokens=counters.cached_tokens,
+            finished=dict(counters.finished),
+        )
+
+    def _ended(self, deltas: list[OutputDelta], now: float) -> list[OutputDelta]:
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._admission.finished(now)
+        return deltas

@@ -1,0 +1,397 @@
+"""The scheduler: what to compute in the next step, and what a finished step means. There is no prefill and no
+decode: every running request has tokens that are known and positions that are computed, and a step moves the
+second number toward the first. Chunked prefill, prefix hits and resume after preemption are all that one rule.
+
+A sample of a step under way counts as known before it has a value, so the next step may be begun before this one
+has finished; what such a step computes past a stop is dropped. Which request is next, who gives way and how a
+step's tokens are shared lie in queue.py, preemption.py and budget.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.core.batch import EMPTY, Batch, BatchOutput, BlockEdits, BoolArray, IntArray, SlotJoin
+from headrace.core.request import FinishReason, OutputDelta, Request, RequestState
+from headrace.policy import deltas
+from headrace.policy.block_manager import BlockManager
+from headrace.policy.budget import share
+from headrace.policy.preemption import victim
+from headrace.policy.queue import Queue
+from headrace.policy.sequence import Sequence
+from headrace.policy.slots import Slots
+
+NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. finished is keyed by finish reason."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Step:
+    """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
+    score prompts: (slot, rows) in order. serials: whose the slots of the batch's entries were. departures: how
+    many had left when it was begun; if none has since, all serials still hold."""
+
+    batch: Batch
+    ends: IntArray
+    serials: IntArray
+    sampled: IntArray
+    index: IntArray
+    scored: list[tuple[int, int]]
+    departures: int
+
+
+class Scheduler:
+    """budget: most tokens in a step. The blocks' reach must be at least budget times the steps under way."""
+
+    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue, *, budget: int) -> None:
+        self.slots = slots
+        self.blocks = blocks
+        self.queue = queue
+        self.counters = Counters()
+        self.steps: deque[Step] = deque()
+        self._budget = budget
+        self._sequences: dict[str, Sequence] = {}
+        self._tickets = 0
+        self._num_steps = 0
+        self._leaves: list[int] = []
+        self._departures = 0
+        # Slots that still compute tokens known when they joined, and those that owe prompt log-probabilities.
+        self._behind: set[int] = set()
+        self._scoring: set[int] = set()
+        self._blocked: tuple[Sequence, int] | None = None
+
+    @property
+    def num_steps(self) -> int:
+        return self._num_steps
+
+    @property
+    def num_running(self) -> int:
+        return len(self.slots.order)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences) or bool(self.steps)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._sequences
+
+    def add(self, request: Request) -> OutputDelta | None:
+        """Queue a request, or answer at once if nothing is to be computed for it."""
+        sequence = Sequence.of(request, self._tickets)
+        if request.max_tokens <= len(request.output_ids) and (request.output_ids or not sequence.scoring):
+            self.counters.finished[FinishReason.LENGTH] += 1
+            return OutputDelta(request.request_id, finish_reason=FinishReason.LENGTH)
+        self._tickets += 1
+        self._sequences[request.request_id] = sequence
+        self.queue.push(sequence)
+        return None
+
+    def abort(self, request_ids: Iterable[str]) -> list[OutputDelta]:
+        """End these requests, wherever they stand. Unknown ids are ignored."""
+        ended = []
+        for request_id in request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is None:
+                continue
+            if sequence.state is RequestState.RUNNING:
+                self._leave(sequence, keep=True)
+            else:
+                self.queue.remove(sequence)
+            delta = OutputDelta(request_id)
+            self._finish(sequence, delta, FinishReason.ABORT)
+            ended.append(delta)
+        return ended
+
+    # What to compute next
+
+    def schedule(self) -> Batch | None:
+        """Begin a step, or None if nothing can move before a step under way has finished."""
+        preempted = self.counters.preemptions
+        slots, starts, counts = self._continue()
+        joins: list[SlotJoin] = []
+        # Blocks that had to be taken from someone are not for newcomers.
+        if preempted == self.counters.preemptions and len(self.queue):
+            joins, joined = self._admit(self._budget - int(counts.sum()))
+            if joins:
+                new = np.array([join.slot for join in joins], np.int32)
+                slots = np.concatenate([slots, new])
+                starts = np.concatenate([starts, self.slots.computed[new]])
+                counts = np.concatenate([counts, np.array(joined, np.int32)])
+        if not len(slots):
+            return None
+        leaves, self._leaves = tuple(self._leaves), []
+        return self._begin(slots, starts, counts, leaves, tuple(joins), self.blocks.take_edits())
+
+    def _continue(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Slots, first positions and counts of running requests, with blocks for them; preempts if it must."""
+        state = self.slots
+        while True:
+            slots = state.order
+            starts = state.computed.take(slots)
+            counts = np.minimum(state.known.take(slots), state.last.take(slots)) - starts
+            if self._behind or len(slots) > self._budget:
+                counts = share(counts, self._budget)
+            if np.count_nonzero(counts) < len(counts):
+                moving = counts > 0
+                slots, starts, counts = slots[moving], starts[moving], counts[moving]
+            if self.blocks.windowed:
+                self.blocks.free_behind(slots, state.done.take(slots))
+            if self.blocks.grow(slots, starts + counts):
+                return slots, starts, counts
+            if self.num_running == 1:
+                # Alone it fits, once steps under way have let go of what lies behind its window.
+                assert self.steps, "an admitted request does not fit alone"
+                return EMPTY, EMPTY, EMPTY
+            self._preempt(state[victim(state.order)])
+
+    def _admit(self, budget: int) -> tuple[list[SlotJoin], list[int]]:
+        """Take requests from the queue while tokens, slots and blocks last. Returns joins and token counts."""
+        joins: list[SlotJoin] = []
+        counts: list[int] = []
+        while budget > 0 and self.slots.num_free:
+            sequence = self.queue.peek()
+            if sequence is None or self._blocked == (sequence, self.blocks.version):
+                break
+            salt = sequence.request.cache_salt
+            hit = self.blocks.lookup(salt, sequence.tokens, sequence.cacheable)
+            known = len(sequence.tokens)
+            needed = min(known, sequence.limit - 1)
+            # One block is left to each running request, so that none is preempted as soon as it needs its next.
+            if not self.blocks.fits(hit, needed, reserve=self.num_running):
+                self._blocked = (sequence, self.blocks.version)
+                break
+            self.queue.pop()
+            sequence.move(RequestState.RUNNING)
+            slot = self.slots.take(sequence, hit.tokens)
+            self.blocks.admit(slot, salt, hit)
+            count = min(budget, needed - hit.tokens)
+            grown = self.blocks.grow(np.array([slot], np.int32), np.array([hit.tokens + count], np.int32))
+            assert grown, "blocks that fit could not be taken"
+            budget -= count
+            counts.append(count)
+            joins.append(self._join(sequence, hit.tokens))
+        return joins, counts
+
+    def _join(self, sequence: Sequence, cached: int) -> SlotJoin:
+        request = sequence.request
+        if sequence.cached_tokens < 0:
+            sequence.cached_tokens = cached
+            self.counters.prompt_tokens += sequence.prompt_len
+            self.counters.cached_tokens += min(cached, sequence.prompt_len)
+        self._behind.add(sequence.slot)
+        if sequence.scoring:
+            self._scoring.add(sequence.slot)
+        return SlotJoin(
+            sequence.slot,
+            sequence.tokens,
+            sequence.prompt_len,
+            request.params,
+            request.seed,
+            request.choice,
+            request.eos_ids,
+        )
+
+    def _begin(
+        self,
+        slots: IntArray,
+        starts: IntArray,
+        counts: IntArray,
+        leaves: tuple[int, ...],
+        joins: tuple[SlotJoin, ...],
+        edits: BlockEdits,
+    ) -> Batch:
+        state = self.slots
+        ends = starts + counts
+        entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
+        everywhere = len(entries) == len(slots)
+        sampled = slots if everywhere else slots[entries]
+        index = ends if everywhere else ends[entries]
+        state.computed[slots] = ends
+        state.known[sampled] += 1
+        sample: BoolArray = np.ones(len(sampled), np.bool_)
+        rows = (entries, index - 1, sample, state.top.take(sampled))
+        scored: list[tuple[int, int]] = []
+        if self._scoring:
+            rows, scored = self._score(rows, slots, starts, ends)
+        self._num_steps += 1
+        batch = Batch(self._num_steps, slots, starts, counts, *rows, leaves=leaves, joins=joins, edits=edits)
+        serials = state.serial.take(slots)
+        self.steps.append(Step(batch, ends, serials, sampled, index, scored, self._departures))
+        return batch
+
+    def _score(
+        self, rows: tuple[IntArray, IntArray, BoolArray, IntArray], slots: IntArray, starts: IntArray, ends: IntArray
+    ) -> tuple[tuple[IntArray, IntArray, BoolArray, IntArray], list[tuple[int, int]]]:
+        """Add the rows that score prompt tokens, after those that sample."""
+        entry, position, sample, top = [rows[0]], [rows[1]], [rows[2]], [rows[3]]
+        scored: list[tuple[int, int]] = []
+        for i, slot in enumerate(slots.tolist()):
+            if slot not in self._scoring:
+                continue
+            sequence = self.slots[slot]
+            first, stop = max(int(starts[i]), sequence.scored), min(int(ends[i]), sequence.prompt_len - 1)
+            if first < stop:
+                entry.append(np.full(stop - first, i, np.int32))
+                position.append(np.arange(first, stop, dtype=np.int32))
+                sample.append(np.zeros(stop - first, np.bool_))
+                top.append(np.full(stop - first, sequence.request.params.prompt_logprobs, np.int32))
+                scored.append((slot, stop - first))
+        return (np.concatenate(entry), np.concatenate(position), np.concatenate(sample), np.concatenate(top)), scored
+
+    # What a finished step means
+
+    def update(self, output: BatchOutput) -> list[OutputDelta]:
+        """Take in the oldest step under way: what each request is sent. Requests that end here leave their slot
+        and blocks at once."""
+        state = self.slots
+        step = self.steps.popleft()
+        slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
+        rows: IntArray = np.arange(len(sampled), dtype=np.int32)
+        tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
+        alive: BoolArray | None = None
+        if step.departures != self._departures:
+            alive = state.serial.take(slots) == step.serials
+            slots, ends = slots[alive], ends[alive]
+            rows = rows[alive[step.batch.logit_entry[: len(sampled)]]]
+            sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
+        state.done[slots] = ends
+        state.tokens[sampled, index] = tokens
+        sent = deltas.named(state.request_ids.take(sampled), tokens)
+        self.counters.generated_tokens += len(sent)
+        if self._behind:
+            self._catch_up(sampled, index, sent)
+        top = state.top.take(sampled)
+        for i in np.flatnonzero(top >= 0).tolist():
+            sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
+        ending = index >= state.last.take(sampled)
+        ending |= (state.stops.take(sampled, axis=0) == tokens[:, None]).any(axis=1)
+        ending |= failed
+        if state.many_stops:
+            ending |= self._among_many(sampled, tokens)
+        by_slot: dict[int, OutputDelta] = {}
+        if step.scored:
+            by_slot = dict(zip(sampled.tolist(), sent, strict=True))
+            self._take_scores(step, alive, output, by_slot, sent)
+        for i in np.flatnonzero(ending).tolist():
+            slot = int(sampled[i])
+            if state.sequences[slot] is not None:
+                self._end(state[slot], sent[i], int(index[i]), int(tokens[i]), failed=bool(failed[i]))
+        return sent
+
+    def fail(self, slot: int, message: str) -> OutputDelta:
+        """End the request in this slot alone, with an error."""
+        sequence = self.slots[slot]
+        self._leave(sequence, keep=False)
+        delta = OutputDelta(sequence.request.request_id, error=message)
+        self._finish(sequence, delta, FinishReason.ERROR)
+        return delta
+
+    def _end(self, sequence: Sequence, delta: OutputDelta, index: int, token: int, *, failed: bool) -> None:
+        """End a request whose token `index` came out last, if it truly ends there."""
+        if failed:
+            self.counters.generated_tokens -= len(delta.token_ids)
+            delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
+            self._leave(sequence, keep=False)
+            self._finish(sequence, delta, FinishReason.ERROR)
+            return
+        request = sequence.request
+        stops = token in request.eos_ids or token in request.params.stop_token_ids
+        if index + 1 - sequence.prompt_len <= request.params.min_tokens:
+            stops = False
+        if stops:
+            delta.stop_token = token
+        elif index + 1 < sequence.limit:
+            return
+        self._leave(sequence, keep=True)
+        self._finish(sequence, delta, FinishReason.STOP if stops else FinishReason.LENGTH)
+
+    def _finish(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
+        sequence.move(RequestState.FINISHED)
+        delta.finish_reason = reason
+        delta.cached_tokens = max(0, sequence.cached_tokens)
+        del self._sequences[sequence.request.request_id]
+        self.counters.finished[reason] += 1
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
+        sequence.tokens = self.slots.named(sequence.slot)
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._leave(sequence, keep=True)
+        sequence.move(RequestState.PREEMPTED)
+        self.queue.push(sequence)
+
+    def _leave(self, sequence: Sequence, *, keep: bool) -> None:
+        """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
+        slot = sequence.slot
+        if keep:
+            done = int(self.slots.done[slot])
+            self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
+        self.blocks.release(slot)
+        self.slots.free(slot)
+        self._behind.discard(slot)
+        self._scoring.discard(slot)
+        self._leaves.append(slot)
+        self._departures += 1
+
+    def _catch_up(self, sampled: IntArray, index: IntArray, sent: list[OutputDelta]) -> None:
+        """Requests that were still computing what they joined with: cache what is done, say what was cached."""
+        state = self.slots
+        for slot in tuple(self._behind):
+            done, start = int(state.done[slot]), int(state.start[slot])
+            self.blocks.remember(slot, state.tokens[slot, : min(done, start)])
+            if done >= start:
+                self._behind.remove(slot)
+        for i in np.flatnonzero(index == state.start.take(sampled)).tolist():
+            sent[i].cached_tokens = max(0, state[int(sampled[i])].cached_tokens)
+
+    def _among_many(self, sampled: IntArray, tokens: IntArray) -> BoolArray:
+        many = self.slots.many_stops
+        pairs = zip(sampled.tolist(), tokens.tolist(), strict=True)
+        return np.array([slot in many and token in many[slot] for slot, token in pairs], np.bool_)
+
+    def _take_scores(
+        self,
+        step: Step,
+        alive: BoolArray | None,
+        output: BatchOutput,
+        by_slot: dict[int, OutputDelta],
+        sent: list[OutputDelta],
+    ) -> None:
+        """Hand out prompt log-probabilities; requests that wanted nothing else end."""
+        row = len(step.sampled)
+        for slot, count in step.scored:
+            rows = range(row, row + count)
+            row += count
+            if alive is not None and not alive[step.batch.logit_entry[rows[0]]]:
+                continue
+            sequence = self.slots[slot]
+            delta = by_slot.get(slot)
+            if delta is None:
+                delta = OutputDelta(sequence.request.request_id)
+                sent.append(delta)
+            if output.failed[rows[0] : rows[-1] + 1].any():
+                self._end(sequence, delta, 0, 0, failed=True)
+                continue
+            top = sequence.request.params.prompt_logprobs or 0
+            delta.prompt_logprobs = [deltas.logprobs(output, r, top) for r in rows]
+            sequence.scored += count
+            if not sequence.scoring:
+                self._scoring.discard(slot)
+                if sequence.request.max_tokens == 0:
+                    self._leave(sequence, keep=True)
+                    self._finish(sequence, delta, FinishReason.LENGTH)

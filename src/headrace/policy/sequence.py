@@ -1,0 +1,62 @@
+"""Sequence: what the scheduler remembers about one request while it waits, runs, or has been preempted. While it
+runs, its growing numbers and tokens live in policy/slots.py; `tokens` here is the copy from which it (re)joins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.batch import IntArray
+from headrace.core.request import MOVES, FinishReason, Request, RequestState
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """ticket: order of arrival, kept through preemptions. tokens: int32, known and named, prompt first.
+    scored: prompt positions whose log-probabilities were handed out. cached_tokens: prefix hit of the first
+    admission, -1 before it."""
+
+    request: Request
+    ticket: int
+    tokens: IntArray
+    state: RequestState = RequestState.WAITING
+    slot: int = -1
+    scored: int = 0
+    cached_tokens: int = -1
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+
+    @classmethod
+    def of(cls, request: Request, ticket: int) -> Sequence:
+        return cls(request, ticket, np.array(request.prompt_ids + request.output_ids, np.int32))
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def limit(self) -> int:
+        """Tokens, prompt and output, at which it ends."""
+        return self.prompt_len + self.request.max_tokens
+
+    @property
+    def scoring(self) -> bool:
+        """Whether prompt log-probabilities are still owed."""
+        return self.request.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+
+    @property
+    def cacheable(self) -> int:
+        """Most tokens that may come from the prefix cache: all but the last known, which yields the next token;
+        with prompt log-probabilities, none beyond the first position they still need."""
+        most = len(self.tokens) - 1
+        return min(most, self.scored) if self.scoring else most
+
+    def move(self, state: RequestState) -> None:
+        """Raises ValueError on a move that MOVES does not allow."""
+        if state not in MOVES[self.state]:
+            raise ValueError(
+                f"request {self.request.request_id}: illegal move from {self.state.value} to {state.value}"
+            )
+        self.state = state

@@ -1,0 +1,107 @@
+"""The numbers of running requests, as arrays with one entry for each slot, so that a step is a few vector
+operations however many run. Only the scheduler writes here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.batch import IntArray
+from headrace.policy.sequence import Sequence
+
+FREE = -1
+MOST_STOPS = 8
+
+
+class Slots:
+    """All int32 [num_slots]:
+
+    known      tokens that exist, those still being sampled by a step under way included
+    computed   positions handed to the device; done: positions whose step has finished
+    last       positions that will be computed at most: the last token of all needs none
+    start      tokens known when the slot was taken; from then on each step that finishes names one more
+    serial     rises when the slot changes hands, so that a step under way can be told from its successor's
+    top        likeliest tokens to report for each sampled one, -1 for no log-probability
+
+    tokens int32 [num_slots, max_model_len] holds named tokens (memory is touched only as far as it is used).
+    stops int32 [num_slots, k]: token ids that end the request, padded with -1; a request with more than MOST_STOPS
+    of them has them in many_stops instead, so that it does not widen the array for all.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.known: IntArray = np.zeros(num_slots, np.int32)
+        self.computed: IntArray = np.zeros(num_slots, np.int32)
+        self.done: IntArray = np.zeros(num_slots, np.int32)
+        self.last: IntArray = np.zeros(num_slots, np.int32)
+        self.start: IntArray = np.zeros(num_slots, np.int32)
+        self.serial: IntArray = np.zeros(num_slots, np.int32)
+        self.top: IntArray = np.full(num_slots, -1, np.int32)
+        self.tokens: IntArray = np.zeros((num_slots, max_model_len), np.int32)
+        self.stops: IntArray = np.full((num_slots, 1), -1, np.int32)
+        self.request_ids = np.full(num_slots, None, object)
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self.many_stops: dict[int, frozenset[int]] = {}
+        self._tickets: npt.NDArray[np.int64] = np.full(num_slots, FREE, np.int64)
+        self._order: IntArray | None = None
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def order(self) -> IntArray:
+        """The taken slots in order of arrival, int32 [n]. Not to be written to."""
+        if self._order is None:
+            taken = np.flatnonzero(self._tickets != FREE)
+            self._order = taken[np.argsort(self._tickets[taken])].astype(np.int32)
+        return self._order
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def take(self, sequence: Sequence, computed: int) -> int:
+        """A free slot for this sequence, of which `computed` positions came from the prefix cache."""
+        slot = self._free.pop()
+        params = sequence.request.params
+        known = len(sequence.tokens)
+        self.known[slot] = self.start[slot] = known
+        self.computed[slot] = self.done[slot] = computed
+        self.last[slot] = sequence.limit - 1
+        self.top[slot] = -1 if params.logprobs is None else params.logprobs
+        self.tokens[slot, :known] = sequence.tokens
+        self._set_stops(slot, (*sequence.request.eos_ids, *params.stop_token_ids))
+        self.request_ids[slot] = sequence.request.request_id
+        self.sequences[slot] = sequence
+        sequence.slot = slot
+        self._tickets[slot] = sequence.ticket
+        self._order = None
+        return slot
+
+    def free(self, slot: int) -> None:
+        sequence = self[slot]
+        sequence.slot = FREE
+        self.sequences[slot] = None
+        self.request_ids[slot] = None
+        self.serial[slot] += 1
+        self.many_stops.pop(slot, None)
+        self._free.append(slot)
+        self._tickets[slot] = FREE
+        self._order = None
+
+    def __getitem__(self, slot: int) -> Sequence:
+        sequence = self.sequences[slot]
+        assert sequence is not None, f"slot {slot} is free"
+        return sequence
+
+    def named(self, slot: int) -> IntArray:
+        """A copy of the tokens whose values are known: int32 [n]."""
+        return self.tokens[slot, : max(self.start[slot], self.done[slot] + 1)].copy()
+
+    def _set_stops(self, slot: int, ids: tuple[int, ...]) -> None:
+        if len(ids) > MOST_STOPS:
+            self.many_stops[slot] = frozenset(ids)
+            ids = ()
+        width = self.stops.shape[1]
+        if len(ids) > width:
+            self.stops = np.pad(self.stops, ((0, 0), (0, len(ids) - width)), constant_values=-1)
+        self.stops[slot] = -1
+        self.stops[slot, : len(ids)] = ids
