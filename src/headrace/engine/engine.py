@@ -6,7 +6,7 @@ Drive it with step() while has_work, or with begin_step() and finish_step() wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.core.config import Config
 from headrace.core.errors import RequestError
@@ -51,22 +51,21 @@ class Engine:
         """Take a request. Raises RequestError if it can never run, OverloadedError if too many wait."""
         if request.request_id in self._scheduler:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
-        self._admission.check(
-            request, self._blocks, waiting=len(self._queue), free_slots=self._slots.num_free
-        )
+        self._admission.check(request, self._blocks, waiting=len(self._queue), free_slots=self._slots.num_free)
         answer = self._scheduler.add(request)
         if answer is not None:
             self._ready.append(answer)
 
-    def abort(self, request_ids: Iterable[str], now: float) -> list[OutputDelta]:
-        """End these requests and free what they hold; returns their last deltas. Unknown ids are ignored."""
-        return self._ended(self._scheduler.abort(request_ids), now)
+    def abort(self, request_ids: Iterable[str], now: float) -> None:
+        """End these requests and free what they hold, at once; their last deltas come with the next finish_step.
+        Unknown ids are ignored."""
+        self._ready += self._scheduler.abort(request_ids)
 
-    def step(self, now: float) -> list[OutputDelta]:
+    def step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Begin as many steps as may be under way, then finish the oldest."""
-        while self.begin_step(now):
+        while self.begin_step(clock()):
             pass
-        return self.finish_step(now)
+        return self.finish_step(clock())
 
     def begin_step(self, now: float) -> bool:
         """Begin a step unless enough are under way or nothing can move. False if none was begun."""

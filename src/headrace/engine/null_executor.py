@@ -108,8 +108,7 @@ class NullExecutor:
         states = []
         for position in range(start, start + count):
             before = _mix(*sums)
-            for group, window in enumerate(self._capacity.windows):
-                cells = self._cells[group]
+            for group, cells in enumerate(self._cells):
                 table = self._tables[group][slot]
                 at = (table[position // size], position % size)
                 cells[at] = _mix(before, self._tokens[slot][position], position, group)
@@ -146,10 +145,7 @@ def expected_tokens(request: Request, vocab_size: int, windows: Sequence[int | N
         position += 1
         if position == len(tokens):
             state = _mix(
-                *(
-                    _visible(c, position, None if w is None else w + 1)
-                    for c, w in zip(cells, windows, strict=True)
-                )
+                *(_visible(c, position, None if w is None else w + 1) for c, w in zip(cells, windows, strict=True))
             )
             tokens.append(_sample(state, join, position, vocab_size))
             if tokens[-1] in stops and len(tokens) - join.prompt_len > request.params.min_tokens:

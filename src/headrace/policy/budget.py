@@ -21,4 +21,5 @@ def share(pending: IntArray, budget: int) -> IntArray:
 
 def _fill(wanted: IntArray, budget: int) -> IntArray:
     before = np.cumsum(wanted) - wanted
-    return np.clip(budget - before, 0, wanted).astype(np.int32)
+    given: IntArray = np.clip(budget - before, 0, wanted).astype(np.int32)
+    return given
