@@ -20,7 +20,6 @@ class EchoEngine:
     def __init__(self) -> None:
         self.live = {}
         self.steps = 0
-        self.ended = []
 
     def add(self, request, now):
         if request.prompt_ids == [0]:
@@ -30,17 +29,15 @@ class EchoEngine:
         self.live[request.request_id] = (request, 0)
 
     def abort(self, request_ids, now):
-        for request_id in request_ids:
-            if self.live.pop(request_id, None):
-                self.ended.append(OutputDelta(request_id, finish_reason=FinishReason.ABORT))
+        return [OutputDelta(i, finish_reason=FinishReason.ABORT) for i in request_ids if self.live.pop(i, None)]
 
     @property
     def has_work(self):
-        return bool(self.live or self.ended)
+        return bool(self.live)
 
-    def step(self, clock):
+    def step(self, now):
         self.steps += 1
-        deltas, self.ended = self.ended, []
+        deltas = []
         for request_id, (request, done) in list(self.live.items()):
             token = request.prompt_ids[done % len(request.prompt_ids)]
             if token == 13:

@@ -11,13 +11,13 @@ import socket as sockets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import OutputDelta
+from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
 from headrace.engine.wire import (
     Abort,
@@ -48,7 +48,7 @@ class EngineLoop:
 
     def __init__(
         self,
-        engine: Any,
+        engine: Engine,
         folder: Path,
         ready: Ready,
         *,
@@ -135,7 +135,7 @@ class EngineLoop:
                 self._add(client, message)
             case Abort(request_ids):
                 mine = [i for i in request_ids if self._owners.get(i) == client]
-                self._engine.abort(mine, self._clock())
+                self._deliver(self._engine.abort(mine, self._clock()))
             case Ping():
                 self._send(client, self._engine.stats())
             case Shutdown():
@@ -159,7 +159,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         self._heartbeat.step_began(time.monotonic())
-        self._deliver(self._engine.step(self._clock))
+        self._deliver(self._engine.step(self._clock()))
         self._heartbeat.step_ended()
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:

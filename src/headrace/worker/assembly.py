@@ -1,0 +1,68 @@
+"""assemble(): a program becomes an executor. Everything a device needs is allocated here, once, at its largest size,
+and bound together; afterwards nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.engine.executor import Capacity
+from headrace.ops.program import Program
+from headrace.ops.sampling import Sampler, SamplingTable
+from headrace.ops.step import StepInputs
+from headrace.worker.inputs import SlotInputs
+from headrace.worker.kv_cache import KVCache
+from headrace.worker.local_executor import LocalExecutor
+from headrace.worker.runner import BoundProgram, Runner
+
+Bind = Callable[[Program, StepInputs], BoundProgram]
+
+
+def assemble(
+    program: Program,
+    bind: Bind,
+    make_sampler: Callable[[SamplingTable], Sampler],
+    *,
+    num_slots: int,
+    num_blocks: tuple[int, ...],
+    windows: tuple[int | None, ...],
+    max_model_len: int,
+    max_tokens: int,
+    depth: int = 1,
+) -> LocalExecutor:
+    """max_tokens: most rows of a step. bind and make_sampler choose who computes: the kernels or the reference."""
+    layouts = program.kv
+    cache = KVCache(layouts, num_blocks)
+    step = StepInputs(
+        layouts,
+        num_blocks,
+        max_tokens=max_tokens,
+        num_slots=num_slots,
+        max_model_len=max_model_len,
+        kv=cache.pools,
+    )
+    table = SamplingTable(num_slots, program.vocab_size)
+    runner = Runner(bind(program, step), make_sampler(table), table, SlotInputs(step, max_model_len), cache)
+    capacity = Capacity(
+        num_slots=num_slots,
+        block_size=layouts[0].block_size,
+        num_blocks=num_blocks,
+        windows=windows,
+        max_model_len=max_model_len,
+        vocab_size=program.vocab_size,
+    )
+    return LocalExecutor(runner, capacity, depth)
+
+
+def activation_bytes(program: Program, max_tokens: int) -> int:
+    """Most bytes that a step of max_tokens rows, each with logits, writes between weights and logits."""
+    return sum(4 * max_tokens * buffer.width for buffer in program.buffers.values())
+
+
+def weight_bytes(program: Program) -> int:
+    """Bytes of weights as they are computed with."""
+    total = sum(v.nbytes for v in program.vectors.values())
+    for matrix in program.matrices.values():
+        total += matrix.data.nbytes
+        total += sum(part.nbytes for part in (matrix.scale, matrix.minimum) if part is not None)
+    return total
