@@ -20,6 +20,7 @@ class EchoEngine:
     def __init__(self) -> None:
         self.live = {}
         self.steps = 0
+        self.ended = []
 
     def add(self, request, now):
         if request.prompt_ids == [0]:
@@ -29,15 +30,17 @@ class EchoEngine:
         self.live[request.request_id] = (request, 0)
 
     def abort(self, request_ids, now):
-        return [OutputDelta(i, finish_reason=FinishReason.ABORT) for i in request_ids if self.live.pop(i, None)]
+        for request_id in request_ids:
+            if self.live.pop(request_id, None):
+                self.ended.append(OutputDelta(request_id, finish_reason=FinishReason.ABORT))
 
     @property
     def has_work(self):
-        return bool(self.live)
+        return bool(self.live or self.ended)
 
-    def step(self, now):
+    def step(self, clock):
         self.steps += 1
-        deltas = []
+        deltas, self.ended = self.ended, []
         for request_id, (request, done) in list(self.live.items()):
             token = request.prompt_ids[done % len(request.prompt_ids)]
             if token == 13:

@@ -135,7 +135,7 @@ class EngineLoop:
                 self._add(client, message)
             case Abort(request_ids):
                 mine = [i for i in request_ids if self._owners.get(i) == client]
-                self._deliver(self._engine.abort(mine, self._clock()))
+                self._engine.abort(mine, self._clock())
             case Ping():
                 self._send(client, self._engine.stats())
             case Shutdown():
@@ -159,7 +159,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         self._heartbeat.step_began(time.monotonic())
-        self._deliver(self._engine.step(self._clock()))
+        self._deliver(self._engine.step(self._clock))
         self._heartbeat.step_ended()
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
