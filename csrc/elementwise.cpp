@@ -46,11 +46,11 @@ void rms_norm(const float* x, float* y, const float* weight, int width, float ep
   }
 }
 
-void gated_activation(const float* gate_up, float* out, int width, Activation activation) {
+void gated_activation(const float* gate, const float* up, float* out, int width, Activation activation) {
   if (activation == Activation::Silu)
-    gated<silu>(gate_up, gate_up + width, out, width);
+    gated<silu>(gate, up, out, width);
   else
-    gated<gelu_tanh>(gate_up, gate_up + width, out, width);
+    gated<gelu_tanh>(gate, up, out, width);
 }
 
 void softcap(float* x, int width, float cap) {

@@ -6,9 +6,15 @@
 namespace headrace::HEADRACE_ISA {
 
 void rms_norm(const float* x, float* y, const float* weight, int width, float eps);
-void gated_activation(const float* gate_up, float* out, int width, Activation activation);
+void gated_activation(const float* gate, const float* up, float* out, int width, Activation activation);
 void softcap(float* x, int width, float cap);
 void rope(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved);
 void kv_write(const KVView& kv, int kv_heads, int block, int slot, const float* k, const float* v);
+void attention(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row_begin, int row_end,
+               int head_begin, int head_end, const float* q, ptrdiff_t q_stride, float* out, ptrdiff_t out_stride,
+               void* scratch);
+void attention_run(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row, int head, int split,
+                   const float* q, ptrdiff_t q_stride, float* partial, void* scratch);
+void attention_merge(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
 
 }  // namespace headrace::HEADRACE_ISA

@@ -14,6 +14,7 @@ namespace headrace {
 constexpr int kActivationGroup = 32;  // values along k that share one int8 scale
 constexpr int kTile = 16;             // outputs in one packed tile, on every instruction set
 constexpr int kSplit = 512;           // key positions in one run of attention (ops/program.py SPLIT)
+constexpr int kAttentionQueries = 24; // queries (row, head) that one pass of attention takes together
 
 enum class Scheme : int { F32 = 0, BF16 = 1, Q8 = 2, Q4 = 3 };
 enum class KVType : int { BF16 = 0, F32 = 1, I8 = 2 };
@@ -72,6 +73,15 @@ struct AttentionShape {
   int window;              // 0: none
 };
 
+// Floats of one query's partial result: v_dim rounded up to 16 sums, the maximum, the sum of weights.
+constexpr int attention_partial_width(int v_dim) { return (v_dim + 15) / 16 * 16 + 16; }
+
+// Scratch of one thread inside attention kernels, 64-byte aligned.
+constexpr size_t attention_scratch_bytes(int k_dim, int v_dim) {
+  const size_t padded_v = (v_dim + 15) / 16 * 16;
+  return sizeof(float) * (kAttentionQueries * (k_dim + kSplit + 2 * padded_v) + 64 * k_dim + 16 * padded_v);
+}
+
 struct KernelTable {
   const char* name;
 
@@ -86,17 +96,23 @@ struct KernelTable {
   void (*embed_row)(const PackedMatrix& w, int index, float scale, float* out);
 
   void (*rms_norm)(const float* x, float* y, const float* weight, int width, float eps);
-  void (*gated_activation)(const float* gate_up, float* out, int width, Activation activation);
+  void (*gated_activation)(const float* gate, const float* up, float* out, int width, Activation activation);
   void (*softcap)(float* x, int width, float cap);
   // Rotate `heads` heads of head_dim in place. cos_sin float [rotary_dim/2][2].
   void (*rope)(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved);
   // Store one token's k and v (all KV heads) at `slot` of `block`.
   void (*kv_write)(const KVView& kv, int kv_heads, int block, int slot, const float* k, const float* v);
-  // Rows [row_begin, row_end) of the entry, KV heads [head_begin, head_end) with all their query heads.
+  // Rows [row_begin, row_end) of the entry (0 is its first), KV heads [head_begin, head_end) with all their query heads.
   // q [rows][q_stride], out [rows][out_stride], both addressed by flat row. scratch: attention_scratch_bytes().
   void (*attention)(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row_begin, int row_end,
                     int head_begin, int head_end, const float* q, ptrdiff_t q_stride, float* out,
                     ptrdiff_t out_stride, void* scratch);
+  // The same for one row and KV head in pieces: its partial result over run `split` of keys (positions split*kSplit
+  // on, which the row must reach) for each query head of the KV head, [heads / kv_heads][attention_partial_width];
+  // then, for one query head, the partial results of its runs, `run_stride` floats apart, merged in order.
+  void (*attention_run)(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row, int head, int split,
+                        const float* q, ptrdiff_t q_stride, float* partial, void* scratch);
+  void (*attention_merge)(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
 };
 
 }  // namespace headrace

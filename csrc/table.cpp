@@ -18,7 +18,9 @@ const KernelTable& kernel_table() {
       softcap,
       rope,
       kv_write,
-      nullptr,  // attention
+      attention,
+      attention_run,
+      attention_merge,
   };
   return table;
 }
