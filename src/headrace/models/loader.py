@@ -4,10 +4,8 @@ the engine's half of a model; text (tokenizer, chat template) is models/text.py,
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import ModelSpec
@@ -16,9 +14,9 @@ from headrace.models.families.family import GGUF_NAMES, HUB_NAMES, Fields
 from headrace.models.families.registry import family_of_config, family_of_gguf
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.formats.safetensors import SafetensorsFolder
+from headrace.models.settings_file import read_json
 
 _ROPE_FACTORS = "rope_freqs.weight"
-_MAX_CONFIG_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +31,6 @@ class LoadedModel:
 def load_model(path: Path) -> LoadedModel:
     """Open the model at `path` (sources.locate() finds it). Raises ModelError naming the file and what is wrong."""
     return _load_gguf(path) if path.is_file() else _load_folder(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a model's file. Raises ModelError if it is missing, too large or not an object."""
-    try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ModelError(f"{path}: larger than {_MAX_CONFIG_BYTES} bytes, which no settings file is")
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: must hold a JSON object")
-    return value
 
 
 def _load_gguf(path: Path) -> LoadedModel:

@@ -117,10 +117,17 @@ class GGUFFile:
             raise ModelError(f"{self.path}: {key} is an array of strings, expected numbers")
         return np.frombuffer(self._map, _DTYPES[array.kind], array.count, array.begin)
 
+    def length(self, key: str) -> int:
+        """Number of elements of an array. Raises ModelError if it is absent."""
+        return self._array(key).count
+
+    def keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in self._entries if key.startswith(prefix))
+
     def raw(self, key: str) -> bytes:
-        """The stored bytes of an array, for hashing."""
-        array = self._array(key)
-        return self._map[array.begin : array.end]
+        """The value of an entry as bytes, for hashing: an array's as stored."""
+        value = self._entries[key]
+        return self._map[value.begin : value.end] if isinstance(value, _Array) else repr(value).encode()
 
     def _array(self, key: str) -> _Array:
         value = self._entries.get(key)

@@ -1,0 +1,244 @@
+"""ChatTemplate: a conversation becomes token ids, by the Jinja template that comes with the model. The template
+runs in a sandbox, on data only, with a bound on what it may write.
+
+What the template writes as special tokens is special; what stands inside a message is text, even where it looks
+like one. Where a message holds such text, its first character is replaced by a private-use one before rendering and
+put back when the result is tokenized, so ordinary text and the seams around it are tokenized as by the model's authors.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from headrace.core.errors import ModelError, RequestError
+from headrace.models.tokenizer import Tokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_PRIVATE_USE = range(0xE000, 0xF900)
+_LEAST_LIMIT = 1 << 20
+_GROWTH = 8
+
+Message = Mapping[str, Any]
+Clock = Callable[[], datetime.datetime]
+
+
+class ChatTemplate:
+    """One template and the special tokens it may name. clock: what strftime_now shows."""
+
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        *,
+        special_tokens: Mapping[str, str],
+        clock: Clock = datetime.datetime.now,
+    ) -> None:
+        """special_tokens: bos_token, eos_token ... by name. Raises ModelError if the template does not parse."""
+        self._tokenizer = tokenizer
+        self._special_tokens = dict(special_tokens)
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda pattern: clock().strftime(pattern)
+        try:
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise ModelError(f"the model's chat template does not parse: {error}") from error
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation. continue_final_message leaves the last message open, to be continued.
+        Raises RequestError naming the message at fault."""
+        checked = _check_messages(messages)
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+            )
+        guards = self._guards([checked, tools])
+        if guards:
+            checked, tools = self._guarded(checked, guards), self._guarded(tools, guards)
+        text = self._render(checked, add_generation_prompt, tools)
+        if continue_final_message:
+            text = _cut_after(text, checked[-1])
+        unguard = {ord(guard): char for char, guard in guards.items()}
+        return self._tokenizer.encode_rendered(text, unguard, param="messages")
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The conversation as the template writes it. Raises RequestError naming the message at fault."""
+        return self._render(_check_messages(messages), add_generation_prompt, tools)
+
+    def _render(
+        self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None
+    ) -> str:
+        limit = max(_LEAST_LIMIT, _GROWTH * sum(map(len, _strings([messages, tools]))))
+        pieces, size = [], 0
+        variables = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        try:
+            for piece in self._template.generate(messages=messages, **variables, **self._special_tokens):
+                pieces.append(piece)
+                size += len(piece)
+                if size > limit:
+                    raise RequestError(
+                        f"the model's chat template wrote more than {limit} characters for these messages",
+                        param="messages",
+                    )
+        except _TEMPLATE_FAULTS as error:
+            raise RequestError(
+                f"the model's chat template cannot render these messages: {error}", param="messages"
+            ) from error
+        return "".join(pieces)
+
+    def _guards(self, value: Any) -> dict[str, str]:
+        """A private-use character that no string in value has for every first character of a special token; empty
+        if no string holds such a token's text, or ends in the beginning of one."""
+        strings, tokens = list(_strings(value)), self._tokenizer.special_texts
+        if not any(self._tokenizer.looks_special(s) or _begun(s, tokens) for s in strings):
+            return {}
+        free = (c for c in map(chr, _PRIVATE_USE) if not any(c in s for s in strings))
+        return {char: next(free) for char in sorted({token[0] for token in tokens})}
+
+    def _guarded(self, value: Any, guards: dict[str, str]) -> Any:
+        """A copy of value in which no string holds, or ends in the beginning of, a special token's text."""
+        if isinstance(value, str):
+            tokens = self._tokenizer.special_texts
+            for token in tokens:
+                value = value.replace(token, guards[token[0]] + token[1:])
+            while begun := _begun(value, tokens):
+                value = value[:-begun] + guards[value[-begun]] + value[len(value) - begun + 1 :]
+            return value
+        if isinstance(value, Mapping):
+            return {self._guarded(key, guards): self._guarded(item, guards) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._guarded(item, guards) for item in value]
+        return value
+
+
+class _Refused(Exception):
+    """The template called raise_exception."""
+
+
+_TEMPLATE_FAULTS = (
+    _Refused,
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
+
+
+class _Generation(jinja2.ext.Extension):
+    """{% generation %}: marks what the model itself wrote, for training; here its body as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own contract)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers defines it: nothing escaped for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies of the messages, text parts joined by line breaks. Raises RequestError naming what is not allowed."""
+    if not messages:
+        raise RequestError("messages must hold at least one message", param="messages")
+    checked = []
+    for i, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            raise RequestError(
+                f"messages[{i}].role must be one of {', '.join(ROLES)}, got {role!r}", param=f"messages[{i}].role"
+            )
+        if isinstance(content, list | tuple):
+            content = "\n".join(_part_text(part, f"messages[{i}].content[{j}]") for j, part in enumerate(content))
+        elif content is not None and not isinstance(content, str):
+            raise RequestError(
+                f"messages[{i}].content must be text or a list of text parts, got {type(content).__name__}",
+                param=f"messages[{i}].content",
+            )
+        checked.append({**message, "content": content})
+    return checked
+
+
+def _part_text(part: Any, where: str) -> str:
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise RequestError(f'{where} must be {{"type": "text", "text": ...}}, got {part!r:.100}', param=where)
+    return text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string inside value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _begun(text: str, tokens: Sequence[str]) -> int:
+    """Length of the longest end of text that begins one of these tokens."""
+    longest = 0
+    for token in tokens:
+        for length in range(min(len(token) - 1, len(text)), longest, -1):
+            if text.endswith(token[:length]):
+                longest = length
+                break
+    return longest
+
+
+def _cut_after(text: str, message: Message) -> str:
+    """The rendered text up to the end of its last message's content."""
+    content = message.get("content") or ""
+    begin = text.rfind(content.strip())
+    if begin < 0:
+        raise RequestError(
+            "continue_final_message: the model's chat template changes the last message, so it cannot be continued",
+            param="continue_final_message",
+        )
+    whole = content.lstrip()
+    kept = whole if text.startswith(whole, begin) else content.strip()
+    return text[: begin + len(kept)]

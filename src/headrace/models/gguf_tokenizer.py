@@ -1,0 +1,148 @@
+"""Builds a tokenizer from the vocabulary inside a GGUF file: byte-level BPE, split as `tokenizer.ggml.pre` names.
+It is built once and kept in the cache folder as a tokenizer.json, which loads several times faster.
+
+A way of splitting that is not known here is refused by name: guessing one gives wrong tokens without a sign.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from headrace.core.errors import ModelError
+from headrace.models.cache import cache_folder, locked, write_whole
+from headrace.models.formats.gguf import GGUFFile
+
+_VERSION = "1"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _WORDS + r"|\p{N}{1,3}" + _REST
+_QWEN2 = _WORDS + r"|\p{N}" + _REST
+
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+
+
+def _by_gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _by_digit() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _by_gpt2()])
+
+
+def _by(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    def build() -> pre_tokenizers.PreTokenizer:
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
+        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    return build
+
+
+_SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "gpt-2": _by_gpt2,
+    "smollm": _by_digit,
+    "starcoder": _by_digit,
+    "refact": _by_digit,
+    "llama-bpe": _by(_LLAMA3),
+    "llama3": _by(_LLAMA3),
+    "llama-v3": _by(_LLAMA3),
+    "qwen2": _by(_QWEN2),
+    "deepseek-r1-qwen": _by(_QWEN2),
+}
+_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3"})
+_NORMALIZED = frozenset({"qwen2", "deepseek-r1-qwen"})
+
+
+def cached_tokenizer_json(file: GGUFFile) -> Path:
+    """Path of the tokenizer.json that stands for the file's vocabulary, built now if it is not there yet."""
+    path = cache_folder() / "tokenizers" / f"{_vocabulary_digest(file)}.json"
+    if not path.exists():
+        with locked(path):
+            if not path.exists():
+                write_whole(path, build(file).to_str().encode())
+    return path
+
+
+def build(file: GGUFFile) -> Tokenizer:
+    """Raises ModelError naming the setting that is missing, torn or not supported."""
+    kind, split = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
+    if kind != "gpt2":
+        raise ModelError(f"{file.path}: tokenizer.ggml.model {kind!r} is not supported; byte-level BPE ('gpt2') is")
+    if not isinstance(split, str) or split not in _SPLITS:
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.pre {split!r} is not known; known are {', '.join(sorted(_SPLITS))}"
+        )
+    if file.get("tokenizer.ggml.add_space_prefix"):
+        raise ModelError(f"{file.path}: tokenizer.ggml.add_space_prefix is not supported with byte-level BPE")
+    tokens = file.strings("tokenizer.ggml.tokens")
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise ModelError(f"{file.path}: tokenizer.ggml.tokens has a token twice")
+    model = models.BPE(vocabulary, _merges(file, vocabulary), fuse_unk=False, ignore_merges=split in _WHOLE_WORDS_FIRST)
+    tokenizer = Tokenizer(model)
+    if split in _NORMALIZED:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = _SPLITS[split]()
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_tokens(tokenizer, file, tokens)
+    _add_ends(tokenizer, file, tokens, begin=split in _WHOLE_WORDS_FIRST)
+    return tokenizer
+
+
+def token_id(file: GGUFFile, name: str) -> int | None:
+    """Id of a named token (`bos`, `eos`, `eot` ...), checked against the vocabulary; None if the file has none."""
+    key = f"tokenizer.ggml.{name}_token_id"
+    value = file.get(key)
+    if value is None:
+        return None
+    size = file.length("tokenizer.ggml.tokens")
+    if type(value) is not int or not 0 <= value < size:
+        raise ModelError(f"{file.path}: {key} must be from 0 to {size - 1}, got {value!r}")
+    return value
+
+
+def _vocabulary_digest(file: GGUFFile) -> str:
+    digest = hashlib.blake2b(_VERSION.encode(), digest_size=16)
+    for key in file.keys("tokenizer.ggml."):
+        digest.update(key.encode() + b"\0" + file.raw(key))
+    return digest.hexdigest()
+
+
+def _merges(file: GGUFFile, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    merges = []
+    for merge in file.strings("tokenizer.ggml.merges"):
+        left, _, right = merge.partition(" ")
+        if left not in vocabulary or right not in vocabulary or left + right not in vocabulary:
+            raise ModelError(f"{file.path}: tokenizer.ggml.merges: {merge!r} joins what is not in the vocabulary")
+        merges.append((left, right))
+    return merges
+
+
+def _add_tokens(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str]) -> None:
+    """Control tokens are special; user-defined ones are whole tokens wherever their text stands."""
+    if "tokenizer.ggml.token_type" not in file:
+        raise ModelError(f"{file.path}: tokenizer.ggml.token_type is missing, so special tokens are not known")
+    kinds = file.numbers("tokenizer.ggml.token_type").tolist()
+    if len(kinds) != len(tokens):
+        raise ModelError(f"{file.path}: tokenizer.ggml.token_type has {len(kinds)} entries, tokens {len(tokens)}")
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind in (_CONTROL, _UNKNOWN) and token:
+            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+        elif kind == _USER_DEFINED and token:
+            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
+
+
+def _add_ends(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str], *, begin: bool) -> None:
+    """Tokens put around every text that asks for special tokens. `begin`: whether BOS is usual for this split."""
+    named = {"bos": file.get("tokenizer.ggml.add_bos_token"), "eos": file.get("tokenizer.ggml.add_eos_token")}
+    wanted = {"bos": begin if named["bos"] is None else named["bos"], "eos": named["eos"]}
+    ends = {name: index for name in ("bos", "eos") if wanted[name] and (index := token_id(file, name)) is not None}
+    if ends:
+        pieces = [tokens[ends["bos"]]] if "bos" in ends else []
+        pieces += ["$A", *([tokens[ends["eos"]]] if "eos" in ends else [])]
+        special = [(tokens[index], index) for index in ends.values()]
+        tokenizer.post_processor = processors.TemplateProcessing(single=pieces, special_tokens=special)

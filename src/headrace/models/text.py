@@ -1,0 +1,102 @@
+"""load_text: a model's text side, without touching its weights: tokenizer, chat template, and the sampling values
+its authors recommend. It is what the API process needs; the engine's half is models/loader.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import ModelError
+from headrace.models.chat_template import ChatTemplate
+from headrace.models.formats.gguf import GGUFFile
+from headrace.models.gguf_tokenizer import cached_tokenizer_json, token_id
+from headrace.models.settings_file import read_json
+from headrace.models.tokenizer import Tokenizer
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """chat_template is None for a model that has none. sampling_defaults: values by SamplingParams name, from
+    generation_config.json; a request's own values go before them."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    sampling_defaults: dict[str, float | int]
+
+
+def load_text(path: Path) -> TextModel:
+    """Load the text side of the model at `path` (a folder or a GGUF file). Raises ModelError naming the file."""
+    return _from_gguf(path) if path.is_file() else _from_folder(path)
+
+
+def _from_gguf(path: Path) -> TextModel:
+    file = GGUFFile(path)
+    bos, ends = token_id(file, "bos"), [token_id(file, name) for name in ("eos", "eot", "eom")]
+    eos_ids = tuple(dict.fromkeys(index for index in ends if index is not None))
+    tokenizer = Tokenizer(cached_tokenizer_json(file), bos_id=bos, eos_ids=eos_ids)
+    named = {"bos_token": bos, "eos_token": ends[0], "unk_token": token_id(file, "unknown")}
+    special = {name: tokenizer.name_of(index) for name, index in named.items() if index is not None}
+    source = file.get("tokenizer.chat_template")
+    template = ChatTemplate(source, tokenizer, special_tokens=special) if isinstance(source, str) else None
+    return TextModel(tokenizer, template, {})
+
+
+def _from_folder(path: Path) -> TextModel:
+    if not (path / "tokenizer.json").is_file():
+        raise ModelError(f"{path}: it has no tokenizer.json; other kinds of tokenizer files are not supported")
+    settings = _optional_json(path / "tokenizer_config.json")
+    generation = _optional_json(path / "generation_config.json")
+    config = _optional_json(path / "config.json")
+    special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(settings.get(name))) is not None}
+    tokenizer = Tokenizer(path / "tokenizer.json")
+    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    end_ids = _ids(ends, path, tokenizer.vocab_size)
+    named = tokenizer.id_of(special.get("eos_token", ""))
+    tokenizer.eos_ids = tuple(dict.fromkeys(end_ids if named is None else [*end_ids, named]))
+    tokenizer.bos_id = tokenizer.id_of(special.get("bos_token", ""))
+    source = _template_source(path, settings)
+    template = None if source is None else ChatTemplate(source, tokenizer, special_tokens=special)
+    return TextModel(tokenizer, template, _sampling_defaults(generation, path))
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _token_text(value: Any) -> str | None:
+    """A token's text in tokenizer_config.json: as it is, or inside an object."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _ids(value: Any, path: Path, vocab_size: int) -> list[int]:
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for index in ids:
+        if type(index) is not int or not 0 <= index < vocab_size:
+            raise ModelError(f"{path}: eos_token_id must be made of ids from 0 to {vocab_size - 1}, got {index!r}")
+    return ids
+
+
+def _template_source(path: Path, settings: dict[str, Any]) -> str | None:
+    """From chat_template.jinja, chat_template.json or tokenizer_config.json, the first that has one."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    given = _optional_json(path / "chat_template.json").get("chat_template", settings.get("chat_template"))
+    if isinstance(given, list):
+        named = {item.get("name"): item.get("template") for item in given if isinstance(item, dict)}
+        given = named.get("default")
+    return given if isinstance(given, str) else None
+
+
+def _sampling_defaults(generation: dict[str, Any], path: Path) -> dict[str, float | int]:
+    found = {name: generation[name] for name in SAMPLING_DEFAULTS if generation.get(name) is not None}
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ModelError(f"{path / 'generation_config.json'}: {name} must be a number, got {value!r}")
+    return found
