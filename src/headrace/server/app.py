@@ -1,0 +1,82 @@
+"""create_app: the OpenAI API as one ASGI app over an engine client. Everything it works with is injected; it opens
+no socket, starts no process and reads no setting of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from headrace.core.errors import HeadraceError
+from headrace.engine.client_protocol import EngineClient
+from headrace.server.auth import ApiKey
+from headrace.server.chat import chat_completions
+from headrace.server.completions import completions
+from headrace.server.errors import GenerationError, HttpError, handle_gone, handle_known, handle_unknown
+from headrace.server.faces import ChatTemplate, Tokenizer
+from headrace.server.health import health, version
+from headrace.server.metrics import metrics
+from headrace.server.models import get_model, list_models
+from headrace.server.openapi import document
+from headrace.server.request_id import RequestId
+from headrace.server.service import Service
+from headrace.server.settings import ServerSettings
+from headrace.server.tokenize import detokenize, tokenize
+
+ROUTES = (
+    Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+    Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/models", list_models, methods=["GET"]),
+    Route("/v1/models/{model:path}", get_model, methods=["GET"]),
+    Route("/tokenize", tokenize, methods=["POST"]),
+    Route("/detokenize", detokenize, methods=["POST"]),
+    Route("/health", health, methods=["GET"]),
+    Route("/metrics", metrics, methods=["GET"]),
+    Route("/version", version, methods=["GET"]),
+)
+
+
+def create_app(
+    client: EngineClient,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate | None,
+    settings: ServerSettings,
+) -> FastAPI:
+    """The app; its Service is at app.state.service, whose drain() makes new generations 503."""
+    service = Service(client, tokenizer, chat_template, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    middleware = [Middleware(RequestId)]
+    if settings.api_key is not None:
+        middleware.append(Middleware(ApiKey, key=settings.api_key))
+    app = FastAPI(
+        title="Headrace",
+        version=settings.version,
+        routes=list(ROUTES),
+        middleware=middleware,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers={
+            HeadraceError: handle_known,
+            HttpError: handle_known,
+            GenerationError: handle_known,
+            HTTPException: handle_known,
+            ClientDisconnect: handle_gone,
+            Exception: handle_unknown,
+        },
+    )
+    app.state.service = service
+    described = document(settings.version)
+    app.openapi = lambda: described  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,100 @@
+"""Reading a JSON body without trusting it: the content type is asked for, the size is bounded while reading (declared
+or chunked), and only a few large bodies are held at once. Large ones are parsed on a worker thread, so that the
+event loop keeps answering others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from headrace.core.errors import RequestError
+from headrace.server.errors import HttpError
+
+T = TypeVar("T")
+
+
+class BodyReader:
+    """Reads bodies up to max_bytes; those above large_bytes take one of `large_slots` places and a thread."""
+
+    def __init__(self, max_bytes: int, large_bytes: int, large_slots: int, timeout: float) -> None:
+        self.max_bytes = max_bytes
+        self.large_bytes = large_bytes
+        self.timeout = timeout
+        self._slots = asyncio.Semaphore(large_slots)
+        self._threads = ThreadPoolExecutor(large_slots, thread_name_prefix="large-body")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def offload(self, size: int, work: Callable[[], T]) -> T:
+        """Run work here if its input is small, on a worker thread if it has large_bytes or more."""
+        if size < self.large_bytes:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    @asynccontextmanager
+    async def json_object(self, request: Request) -> AsyncIterator[dict[str, Any]]:
+        """The body as a JSON object. A large body's place is kept until the context ends: hold it while
+        validating and tokenizing, not while generating. Raises HttpError 408, 413, 415 or RequestError."""
+        _check_content_type(request)
+        async with AsyncExitStack() as stack:
+            data = await self._read(request, stack)
+            yield await self.offload(len(data), lambda: _parse(data))
+
+    async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > self.max_bytes:
+            raise self._too_large(f"{declared} bytes")
+        chunks: list[bytes] = []
+        size = 0
+        large = False
+        try:
+            async with asyncio.timeout(self.timeout):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > self.max_bytes:
+                        raise self._too_large("more")
+                    if size >= self.large_bytes and not large:
+                        large = True
+                        await stack.enter_async_context(self._slots)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {self.timeout:g} s", code="body_timeout") from None
+        return b"".join(chunks)
+
+    def _too_large(self, given: str) -> HttpError:
+        return HttpError(
+            413, f"the body may have at most {self.max_bytes} bytes, this one has {given}", code="body_too_large"
+        )
+
+
+def _check_content_type(request: Request) -> None:
+    given = request.headers.get("content-type", "")
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        shown = repr(given) if given else "none"
+        raise HttpError(415, f"Content-Type must be application/json, got {shown}", code="unsupported_media_type")
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise RequestError("the body is nested too deeply", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not valid JSON in UTF-8: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"the body must be a JSON object, got {_json_name(value)}", code="invalid_json")
+    return value
+
+
+def _json_name(value: Any) -> str:
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,170 @@
+"""POST /v1/chat/completions: a conversation goes through the model's template to the engine, and comes back as one
+answer or as a stream of deltas.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from headrace.core.errors import RequestError
+from headrace.core.request import MAX_LOGPROBS, TokenLogprobs
+from headrace.engine.completion import Choice, build_requests
+from headrace.server.answer import Head, new_head
+from headrace.server.errors import HttpError
+from headrace.server.fields import parse
+from headrace.server.generation import Generation, Sequence
+from headrace.server.logprobs import chat_logprobs
+from headrace.server.messages import check_messages
+from headrace.server.protocol import (
+    AssistantMessage,
+    ChatBody,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+)
+from headrace.server.sampling import sampling_params
+from headrace.server.service import Service, service_of
+from headrace.server.sse import EventStream, whole_answer
+
+
+async def chat_completions(request: Request) -> Response | ASGIApp:
+    service = service_of(request)
+    arrival = time.monotonic()
+    service.check_taking_requests()
+    async with service.bodies.json_object(request) as fields:
+        body = parse(fields, ChatBody)
+        service.check_model(body.model)
+        sequences, request_id = await _sequences(service, body, arrival)
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    generation = Generation(service, sequences, arrival)
+    if body.stream:
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        head = new_head(service, request_id, "chat.completion.chunk", with_usage=with_usage)
+        events = ChatAnswer(service, generation, head, top).events()
+        return EventStream(generation, events, service.settings.stall_timeout)
+    head = new_head(service, request_id, "chat.completion")
+    return await whole_answer(request, generation, ChatAnswer(service, generation, head, top).whole)
+
+
+async def render(service: Service, messages: list[object] | None, *, add_generation_prompt: bool) -> list[int]:
+    """Token ids of a conversation by the model's template. Raises RequestError naming messages."""
+    if service.chat_template is None:
+        raise HttpError(
+            400,
+            "this model has no chat template: use /v1/completions",
+            param="messages",
+            code="no_chat_template",
+        )
+    template = service.chat_template
+    checked = check_messages(messages)
+    size = sum(len(m["content"].encode()) for m in checked)
+    service.check_prompt_bytes(size, "messages")
+    return await service.bodies.offload(
+        size, lambda: template.render(checked, add_generation_prompt=add_generation_prompt)
+    )
+
+
+async def _sequences(service: Service, body: ChatBody, arrival: float) -> tuple[list[Sequence], str]:
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        raise RequestError(
+            f"max_tokens ({body.max_tokens}) is the older name of max_completion_tokens "
+            f"({body.max_completion_tokens}): give one of them",
+            param="max_tokens",
+        )
+    if body.top_logprobs is not None:
+        if not body.logprobs:
+            raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+        if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
+            raise RequestError(
+                f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {body.top_logprobs}", param="top_logprobs"
+            )
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    params = sampling_params(
+        body,
+        service.settings.sampling_defaults,
+        max_tokens=max_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    add_generation_prompt = body.add_generation_prompt is not False
+    prompt_ids = await render(service, body.messages, add_generation_prompt=add_generation_prompt)
+    request_id = service.new_id("chatcmpl")
+    try:
+        requests = build_requests(
+            request_id,
+            prompt_ids,
+            params,
+            service.limits,
+            service.seeds,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+            arrival=arrival,
+        )
+    except RequestError as error:
+        if error.param == "prompt":
+            error.param = "messages"
+        raise
+    return [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params))) for r in requests], request_id
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """Writes one generation as a chat completion. top: alternatives per token, None without logprobs."""
+
+    service: Service
+    generation: Generation
+    head: Head
+    top: int | None
+
+    async def whole(self) -> bytes:
+        async for _ in self.generation.deltas():
+            pass
+        return msgspec.json.encode(
+            ChatCompletion(
+                id=self.head.id,
+                created=self.head.created,
+                model=self.head.model,
+                choices=[self._choice(s) for s in self.generation.sequences],
+                usage=self.generation.usage(),
+                system_fingerprint=self.head.fingerprint,
+            )
+        )
+
+    async def events(self) -> AsyncIterator[bytes]:
+        begun = [False] * len(self.generation.sequences)
+        async for sequence, new in self.generation.deltas():
+            if not begun[sequence.index]:
+                begun[sequence.index] = True
+                yield self.head.event([ChatChunkChoice(sequence.index, ChatDelta("assistant", ""))])
+            logprobs = self._logprobs(new.logprobs)
+            if new.text or logprobs is not None or new.finish_reason is not None:
+                delta = ChatDelta(content=new.text) if new.text else ChatDelta()
+                yield self.head.event(
+                    [ChatChunkChoice(sequence.index, delta, logprobs, new.finish_reason, new.stop_reason)]
+                )
+        if self.head.with_usage:
+            yield self.head.event([], self.generation.usage())
+
+    def _choice(self, sequence: Sequence) -> ChatChoice:
+        choice = sequence.choice
+        logprobs = None if self.top is None else chat_logprobs(self.service.tokenizer, choice.logprobs or [], self.top)
+        return ChatChoice(
+            sequence.index,
+            AssistantMessage("assistant", choice.text),
+            logprobs,
+            choice.finish_reason,
+            choice.stop_reason,
+        )
+
+    def _logprobs(self, new: list[TokenLogprobs] | None) -> ChatLogprobs | None:
+        if self.top is None or not new:
+            return None
+        return chat_logprobs(self.service.tokenizer, new, self.top)

@@ -1,0 +1,150 @@
+"""POST /v1/completions: one or several prompts, as text or token ids, each with n choices; with echo the prompt
+leads the text, and with logprobs its log-probabilities lead the lists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from headrace.engine.completion import Choice, build_requests
+from headrace.engine.text_stream import TextDelta
+from headrace.server.answer import Head, new_head
+from headrace.server.fields import parse
+from headrace.server.generation import Generation, Sequence
+from headrace.server.logprobs import CompletionLogprobsWriter, join
+from headrace.server.prompts import read_prompts
+from headrace.server.protocol import Completion, CompletionBody, CompletionChoice, CompletionLogprobs
+from headrace.server.sampling import sampling_params
+from headrace.server.service import Service, service_of
+from headrace.server.sse import EventStream, whole_answer
+
+DEFAULT_MAX_TOKENS = 16
+"""What OpenAI's completions generate when max_tokens is left out."""
+
+
+async def completions(request: Request) -> Response | ASGIApp:
+    service = service_of(request)
+    arrival = time.monotonic()
+    service.check_taking_requests()
+    async with service.bodies.json_object(request) as fields:
+        body = parse(fields, CompletionBody)
+        service.check_model(body.model)
+        sequences, request_id = await _sequences(service, body, arrival)
+    generation = Generation(service, sequences, arrival)
+    if body.stream:
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        head = new_head(service, request_id, "text_completion", with_usage=with_usage)
+        events = CompletionAnswer(service, generation, head, body.logprobs).events()
+        return EventStream(generation, events, service.settings.stall_timeout)
+    head = new_head(service, request_id, "text_completion")
+    return await whole_answer(request, generation, CompletionAnswer(service, generation, head, body.logprobs).whole)
+
+
+async def _sequences(service: Service, body: CompletionBody, arrival: float) -> tuple[list[Sequence], str]:
+    params = sampling_params(
+        body,
+        service.settings.sampling_defaults,
+        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    prompts = await read_prompts(service, body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    request_id = service.new_id("cmpl")
+    sequences: list[Sequence] = []
+    for number, prompt in enumerate(prompts):
+        requests = build_requests(
+            f"{request_id}-{number}",
+            prompt.ids,
+            params,
+            service.limits,
+            service.seeds,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+            arrival=arrival,
+        )
+        echo = None
+        if body.echo:
+            echo = service.tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
+        sequences += [
+            Sequence(number * params.n + r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo)
+            for r in requests
+        ]
+    return sequences, request_id
+
+
+@dataclass(slots=True)
+class _Writing:
+    """One choice's answer so far: whether its echo is out, and its log-probabilities' writer."""
+
+    echoed: bool
+    logprobs: CompletionLogprobsWriter | None
+    pieces: list[CompletionLogprobs] = field(default_factory=list)
+
+
+class CompletionAnswer:
+    """Writes one generation as a text completion. top: alternatives per token, None without logprobs."""
+
+    def __init__(self, service: Service, generation: Generation, head: Head, top: int | None) -> None:
+        self._generation = generation
+        self._head = head
+        self._writing = [
+            _Writing(s.echo is None, None if top is None else CompletionLogprobsWriter(service.tokenizer, top))
+            for s in generation.sequences
+        ]
+
+    async def whole(self) -> bytes:
+        texts: list[list[str]] = [[] for _ in self._generation.sequences]
+        async for sequence, new in self._generation.deltas():
+            for piece in self._pieces(sequence, new):
+                texts[sequence.index].append(piece.text)
+                if piece.logprobs is not None:
+                    self._writing[sequence.index].pieces.append(piece.logprobs)
+        return msgspec.json.encode(
+            Completion(
+                id=self._head.id,
+                created=self._head.created,
+                model=self._head.model,
+                choices=[self._choice(s, "".join(texts[s.index])) for s in self._generation.sequences],
+                usage=self._generation.usage(),
+                system_fingerprint=self._head.fingerprint,
+            )
+        )
+
+    async def events(self) -> AsyncIterator[bytes]:
+        async for sequence, new in self._generation.deltas():
+            for piece in self._pieces(sequence, new):
+                yield self._head.event([piece])
+        if self._head.with_usage:
+            yield self._head.event([], self._generation.usage())
+
+    def _choice(self, sequence: Sequence, text: str) -> CompletionChoice:
+        writing, choice = self._writing[sequence.index], sequence.choice
+        logprobs = None if writing.logprobs is None else join(writing.pieces)
+        return CompletionChoice(sequence.index, text, logprobs, choice.finish_reason, choice.stop_reason)
+
+    def _pieces(self, sequence: Sequence, new: TextDelta) -> list[CompletionChoice]:
+        """What one delta adds: the echoed prompt, once all of its log-probabilities are there, then new text."""
+        writing = self._writing[sequence.index]
+        pieces: list[CompletionChoice] = []
+        if not writing.echoed and (new.token_ids or new.finish_reason is not None):
+            writing.echoed = True
+            pieces.append(CompletionChoice(sequence.index, sequence.echo or "", self._echoed(sequence)))
+        logprobs = None
+        if writing.logprobs is not None and new.logprobs:
+            logprobs = writing.logprobs.write(new.logprobs)
+        if new.text or logprobs is not None or new.finish_reason is not None:
+            pieces.append(CompletionChoice(sequence.index, new.text, logprobs, new.finish_reason, new.stop_reason))
+        return pieces
+
+    def _echoed(self, sequence: Sequence) -> CompletionLogprobs | None:
+        writer = self._writing[sequence.index].logprobs
+        if writer is None:
+            return None
+        return writer.prompt(sequence.request.prompt_ids, sequence.choice.prompt_logprobs or [])

@@ -1,0 +1,28 @@
+"""What the server asks of a tokenizer and a chat template. The models room has the real ones; launch.py hands them
+in, so that this room imports neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from headrace.engine.text_stream import Detokenizer
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of text, in which special tokens' names are just text."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str: ...
+
+    def token_bytes(self, token: int, /) -> bytes:
+        """The bytes that a token stands for; a special token's are its name's."""
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """A fresh incremental detokenizer for one sequence."""
+
+
+class ChatTemplate(Protocol):
+    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation; what looks like a special token inside a message stays text. Raises
+        RequestError when the template refuses the conversation."""

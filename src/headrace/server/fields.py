@@ -1,0 +1,118 @@
+"""Which request fields exist, and what becomes of each: honoured (the body's struct has it), accepted because it
+cannot change the text, or refused by name. Nothing is ever ignored in silence; null means absent everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.core.errors import RequestError
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+NO_EFFECT: dict[str, str] = {
+    "user": "names an end user",
+    "metadata": "labels for stored completions",
+    "service_tier": "there is one tier",
+    "safety_identifier": "names an end user",
+    "prompt_cache_key": "prefixes are cached by content",
+    "prompt_cache_retention": "prefixes are kept while there is room",
+    "prediction": "predicted output changes speed only",
+    "parallel_tool_calls": "there are no tools to call",
+}
+"""Accepted with any value: they have no effect on the text."""
+
+NEUTRAL_ONLY: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "store": (False,),
+    "reasoning_effort": ("none",),
+    "use_beam_search": (False,),
+}
+"""Accepted with these values only, which ask for nothing; with others they are refused by name."""
+
+REFUSED: dict[str, str] = {
+    "suffix": "filling in the middle is not available",
+    "best_of": "use n, and choose among the answers",
+    "audio": "this server writes text only",
+    "web_search_options": "there is no web search",
+    "verbosity": "say it in the prompt",
+    "chat_template": "templates come from the model only",
+    "chat_template_kwargs": "templates come from the model only, and their arguments from the operator",
+    "documents": "put them in a message",
+    "continue_final_message": "not available; leave the last message to the user",
+    "structured_outputs": "structured output is not available in this version",
+    "guided_json": "structured output is not available in this version",
+    "guided_regex": "structured output is not available in this version",
+    "guided_choice": "structured output is not available in this version",
+    "guided_grammar": "structured output is not available in this version",
+    "logits_processors": "no code is taken from clients",
+    "truncate_prompt_tokens": "shorten the prompt before sending it",
+    "prompt_logprobs": "on completions use echo with logprobs",
+    "length_penalty": "there is no beam search",
+    "kv_transfer_params": "not for clients",
+    "bad_words": "use logit_bias",
+    "allowed_token_ids": "use logit_bias",
+}
+"""Fields that other servers or clients know and this one does not do, with what to do instead."""
+
+
+def parse(fields: dict[str, Any], body: type[Body]) -> Body:
+    """Check a JSON object's fields and return them as `body`. Raises RequestError naming the field."""
+    honoured = {f.encode_name for f in msgspec.structs.fields(body)}
+    given: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None or name in NO_EFFECT:
+            continue
+        if name in honoured:
+            given[name] = value
+        elif name not in NEUTRAL_ONLY or not _neutral(name, value):
+            raise _refusal(name, value, honoured)
+    try:
+        return msgspec.convert(given, body, strict=True)
+    except msgspec.ValidationError as error:
+        raise _type_error(str(error)) from None
+
+
+def _neutral(name: str, value: Any) -> bool:
+    # True == 1 in Python, so compare the type too: "store": 0 is not "store": false.
+    return any(value == allowed and type(value) is type(allowed) for allowed in NEUTRAL_ONLY[name])
+
+
+def _refusal(name: str, value: Any, honoured: set[str]) -> RequestError:
+    if name in REFUSED:
+        return RequestError(f"{name} is not supported: {REFUSED[name]}", param=name, code="unsupported_parameter")
+    if name in NEUTRAL_ONLY:
+        allowed = " or ".join(msgspec.json.encode(v).decode() for v in NEUTRAL_ONLY[name])
+        return RequestError(
+            f"{name} may only be {allowed} or null in this version, got {_short(value)}",
+            param=name,
+            code="unsupported_parameter",
+        )
+    known = honoured | NO_EFFECT.keys() | NEUTRAL_ONLY.keys()
+    near = difflib.get_close_matches(name[:64], known, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(honoured))}"
+    return RequestError(f"unknown field {name[:64]!r}; {hint}", param=name[:64], code="unknown_parameter")
+
+
+def _type_error(message: str) -> RequestError:
+    """msgspec says "Expected `int | null`, got `str` - at `$.stop_token_ids[0]`": name the field as clients do."""
+    what, found, path = message.partition(" - at `$")
+    what = what.replace(" | null", "").replace("`", "")
+    if not found:
+        return RequestError(what)
+    path = path.rstrip("`").lstrip(".")
+    field = path.partition(".")[0].partition("[")[0]
+    return RequestError(f"{path}: {what[0].lower()}{what[1:]}", param=field)
+
+
+def _short(value: Any) -> str:
+    shown = msgspec.json.encode(value).decode()
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,30 @@
+"""/health and /version: whether the engine makes progress, and what runs here. Health never waits for the engine, so
+it answers while everything else is busy or stopped.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.server.errors import HttpError
+from headrace.server.protocol import Health, Version
+from headrace.server.service import service_of
+
+
+async def health(request: Request) -> Response:
+    service = service_of(request)
+    if service.draining:
+        raise HttpError(503, "this server is shutting down", code="shutting_down")
+    good, reason = service.client.healthy()
+    if not good:
+        raise HttpError(503, reason, code="unhealthy")
+    return Response(msgspec.json.encode(Health("ok")), media_type="application/json")
+
+
+async def version(request: Request) -> Response:
+    service = service_of(request)
+    ready = service.client.ready
+    shown = Version(service.settings.version, ready.fingerprint, ready.describe)
+    return Response(msgspec.json.encode(shown), media_type="application/json")

@@ -1,0 +1,132 @@
+"""Prometheus metrics, by vLLM's names and meanings with our prefix: gauges and counters of the engine read when
+scraped, and what only the API sees (latencies and how requests ended) observed as it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.core.errors import EngineDeadError
+from headrace.core.request import FinishReason
+from headrace.engine.client_protocol import EngineClient
+from headrace.engine.wire import Stats
+
+TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+E2E_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+
+class Metrics:
+    """What the API process counts. Times are in seconds."""
+
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+        self.registry = CollectorRegistry()
+        label, registry = ["model_name"], self.registry
+        self._success = Counter(
+            "headrace:request_success",
+            "Requests that ended, by finish reason.",
+            [*label, "finished_reason"],
+            registry=registry,
+        )
+        self._ttft = Histogram(
+            "headrace:time_to_first_token_seconds",
+            "Time from arrival to the first token.",
+            label,
+            buckets=TTFT_BUCKETS,
+            registry=registry,
+        ).labels(model_name)
+        self._itl = Histogram(
+            "headrace:inter_token_latency_seconds",
+            "Time between tokens of one request.",
+            label,
+            buckets=ITL_BUCKETS,
+            registry=registry,
+        ).labels(model_name)
+        self._e2e = Histogram(
+            "headrace:e2e_request_latency_seconds",
+            "Time from arrival to the last token.",
+            label,
+            buckets=E2E_BUCKETS,
+            registry=registry,
+        ).labels(model_name)
+        self._prompt = Histogram(
+            "headrace:request_prompt_tokens",
+            "Prompt tokens of a request.",
+            label,
+            buckets=TOKEN_BUCKETS,
+            registry=registry,
+        ).labels(model_name)
+        self._generation = Histogram(
+            "headrace:request_generation_tokens",
+            "Tokens generated for a request.",
+            label,
+            buckets=TOKEN_BUCKETS,
+            registry=registry,
+        ).labels(model_name)
+        self._ended = {reason: self._success.labels(model_name, reason.value) for reason in FinishReason}
+        self.first_token = self._ttft.observe
+        self.next_token = self._itl.observe
+
+    def ended(self, reason: FinishReason, seconds: float, prompt_tokens: int, generated_tokens: int) -> None:
+        """One sequence ended; aborted ones count as such and leave the latency histogram alone."""
+        self._ended[reason].inc()
+        self._prompt.observe(prompt_tokens)
+        self._generation.observe(generated_tokens)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._e2e.observe(seconds)
+
+    async def exposition(self, client: EngineClient) -> bytes:
+        """The text format. An engine that does not answer leaves its own metrics out, not the rest."""
+        text = generate_latest(self.registry)
+        try:
+            stats = await client.stats()
+        except EngineDeadError:
+            return text
+        engine = CollectorRegistry()
+        engine.register(_EngineStats(stats, self.model_name))
+        return text + generate_latest(engine)
+
+
+class _EngineStats(Collector):
+    """The engine's Stats as metric families."""
+
+    def __init__(self, stats: Stats, model_name: str) -> None:
+        self.stats = stats
+        self.model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        s = self.stats
+        gauges = (
+            ("num_requests_running", "Requests that run in the engine.", s.running),
+            ("num_requests_waiting", "Requests that wait for a place.", s.waiting),
+            ("kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", s.blocks_used / max(1, s.blocks_total)),
+        )
+        counters = (
+            ("num_preemptions", "Preemptions.", s.preemptions),
+            ("prompt_tokens", "Prompt tokens of requests taken.", s.prompt_tokens),
+            ("generation_tokens", "Tokens generated.", s.generated_tokens),
+            ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", s.prompt_tokens),
+            ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", s.cached_tokens),
+        )
+        for name, text, value in gauges:
+            gauge = GaugeMetricFamily(f"headrace:{name}", text, labels=["model_name"])
+            gauge.add_metric([self.model_name], value)
+            yield gauge
+        for name, text, value in counters:
+            counter = CounterMetricFamily(f"headrace:{name}", text, labels=["model_name"])
+            counter.add_metric([self.model_name], value)
+            yield counter
+
+
+async def metrics(request: Request) -> Response:
+    service = request.app.state.service
+    return Response(await service.metrics.exposition(service.client), media_type=CONTENT_TYPE_PLAIN_0_0_4)

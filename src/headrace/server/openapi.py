@@ -1,0 +1,211 @@
+"""The OpenAPI document, built from the same structs that check the bodies and write the answers, with what structs
+cannot say (ranges, forms of a prompt, fields accepted without effect) added here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, SEED_LIMIT
+from headrace.server.errors import ErrorBody
+from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
+from headrace.server.messages import ROLES
+from headrace.server.protocol import (
+    ChatBody,
+    ChatCompletion,
+    Completion,
+    CompletionBody,
+    DetokenizeBody,
+    Detokenized,
+    Health,
+    ModelCard,
+    ModelList,
+    TokenizeBody,
+    Tokenized,
+    Version,
+)
+from headrace.server.sampling import MAX_PRIORITY
+
+_TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_STRINGS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_PROMPT = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        _STRINGS,
+        _TOKEN_IDS,
+        {"type": "array", "items": _TOKEN_IDS, "minItems": 1},
+    ]
+}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]},
+        "name": {"type": ["string", "null"]},
+    },
+    "required": ["role", "content"],
+    "additionalProperties": False,
+}
+_MESSAGES = {"type": "array", "items": _MESSAGE, "minItems": 1}
+_RANGES: dict[str, dict[str, Any]] = {
+    "n": {"minimum": 1, "maximum": MAX_CHOICES},
+    "max_tokens": {"minimum": 0},
+    "max_completion_tokens": {"minimum": 0},
+    "min_tokens": {"minimum": 0},
+    "temperature": {"minimum": 0, "maximum": 2},
+    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
+    "top_k": {"minimum": -1},
+    "min_p": {"minimum": 0, "maximum": 1},
+    "seed": {"minimum": -SEED_LIMIT, "maximum": SEED_LIMIT - 1},
+    "presence_penalty": {"minimum": -2, "maximum": 2},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
+    "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "priority": {"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
+    "cache_salt": {"minLength": 1},
+}
+_FORMS: dict[str, dict[str, Any]] = {
+    "stop": {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOP_STRINGS},
+            {"type": "null"},
+        ]
+    },
+    "stop_token_ids": {"anyOf": [{"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "null"}]},
+    "logit_bias": {
+        "anyOf": [
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+                "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            },
+            {"type": "null"},
+        ]
+    },
+}
+_ERRORS = {
+    "400": "The request cannot be served as asked; the error names the field and what is allowed.",
+    "401": "The API key is missing or wrong.",
+    "404": "There is no such model.",
+    "413": "The body is too large.",
+    "415": "The body is not application/json.",
+    "429": "Too much work is queued: try again after Retry-After seconds.",
+    "500": "The server failed.",
+    "503": "The engine does not answer, or the server is shutting down.",
+}
+
+
+def document(version: str) -> dict[str, Any]:
+    kinds = [
+        ChatBody, ChatCompletion, CompletionBody, Completion, TokenizeBody, Tokenized, DetokenizeBody, Detokenized,
+        ModelList, ModelCard, Health, Version, ErrorBody,
+    ]  # fmt: skip
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    for schema in schemas.values():
+        schema.pop("title", None)
+    _complete(schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headrace", "version": version, "license": {"name": "Apache-2.0"}},
+        "paths": _paths(),
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+
+
+def _complete(schemas: dict[str, Any]) -> None:
+    for name in ("ChatBody", "CompletionBody"):
+        properties = schemas[name]["properties"]
+        for field, limits in _RANGES.items():
+            if field in properties:
+                properties[field] = _bounded(properties[field], limits)
+        properties.update(_FORMS)
+        properties.update({field: {"description": f"No effect: {why}."} for field, why in NO_EFFECT.items()})
+        properties.update({field: {"enum": [*values, None]} for field, values in NEUTRAL_ONLY.items()})
+    schemas["CompletionBody"]["properties"]["logprobs"] = _bounded(
+        schemas["CompletionBody"]["properties"]["logprobs"], {"minimum": 0, "maximum": MAX_LOGPROBS}
+    )
+    required: dict[str, dict[str, Any]] = {
+        "ChatBody": {"messages": _MESSAGES},
+        "CompletionBody": {"prompt": _PROMPT},
+        "DetokenizeBody": {"tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+    }
+    for name, fields in required.items():
+        schemas[name]["properties"].update(fields)
+        schemas[name]["required"] = list(fields)
+    for name in ("ChatBody", "CompletionBody", "TokenizeBody", "DetokenizeBody"):
+        schemas[name]["additionalProperties"] = False
+    schemas["TokenizeBody"]["properties"]["messages"] = {"anyOf": [_MESSAGES, {"type": "null"}]}
+    schemas["TokenizeBody"]["oneOf"] = [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
+        {"required": ["messages"], "properties": {"messages": _MESSAGES, "prompt": {"type": "null"}}},
+    ]
+
+
+def _bounded(schema: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+    """Put limits on the branch of anyOf that is not null."""
+    branches = [b if b.get("type") == "null" else {**b, **limits} for b in schema["anyOf"]]
+    return {**schema, "anyOf": branches}
+
+
+def _paths() -> dict[str, Any]:
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        "/v1/chat/completions": _post("Answer a conversation", "ChatBody", "ChatCompletion", stream=True),
+        "/v1/completions": _post("Continue a text", "CompletionBody", "Completion", stream=True),
+        "/tokenize": _post("Token ids of a text or a conversation", "TokenizeBody", "Tokenized"),
+        "/detokenize": _post("Text of token ids", "DetokenizeBody", "Detokenized"),
+        "/v1/models": _get("The model served", "ModelList"),
+        "/v1/models/{model}": {**_get("The model served", "ModelCard", "404"), "parameters": [model]},
+        "/health": _get("Whether the engine makes progress", "Health", "503"),
+        "/version": _get("What runs here", "Version"),
+        "/metrics": {
+            "get": {
+                "summary": "Prometheus metrics",
+                "responses": {
+                    "200": {"description": "The text format.", "content": {"text/plain": {"schema": _STRING}}},
+                    "401": _error("401"),
+                },
+            }
+        },
+    }
+
+
+_STRING = {"type": "string"}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+
+def _error(status: str) -> dict[str, Any]:
+    return {"description": _ERRORS[status], "content": _ref("ErrorBody")}
+
+
+def _get(summary: str, answer: str, *errors: str) -> dict[str, Any]:
+    responses = {"200": {"description": "The answer.", "content": _ref(answer)}}
+    responses.update({status: _error(status) for status in ("401", *errors)})
+    return {"get": {"summary": summary, "responses": responses}}
+
+
+def _post(summary: str, body: str, answer: str, *, stream: bool = False) -> dict[str, Any]:
+    content = _ref(answer)
+    if stream:
+        content["text/event-stream"] = {"schema": _STRING}
+    responses = {"200": {"description": "The answer; events with stream: true.", "content": content}}
+    responses.update({status: _error(status) for status in _ERRORS})
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {"required": True, "content": _ref(body)},
+            "responses": responses,
+        }
+    }

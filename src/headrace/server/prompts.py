@@ -1,0 +1,67 @@
+"""The prompt field of a text completion, in its four forms, as token ids: a string, a list of strings, a list of
+token ids, a list of lists of token ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import RequestError
+from headrace.server.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt. text is what the client wrote, None where it sent token ids."""
+
+    ids: list[int]
+    text: str | None
+
+
+async def read_prompts(service: Service, prompt: str | list[Any] | None, *, add_special_tokens: bool) -> list[Prompt]:
+    """Raises RequestError naming the prompt, by index where there are several."""
+    if prompt is None:
+        raise RequestError("prompt is required", param="prompt")
+    forms = _split(prompt)
+    if len(forms) > service.settings.max_prompts:
+        raise RequestError(
+            f"prompt may have at most {service.settings.max_prompts} prompts, got {len(forms)}", param="prompt"
+        )
+    several = len(forms) > 1
+    return [
+        await _read(service, form, f"prompt[{i}]" if several else "prompt", add_special_tokens)
+        for i, form in enumerate(forms)
+    ]
+
+
+def _split(prompt: str | list[Any]) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise RequestError("prompt must not be an empty list", param="prompt")
+    if _is_ids(prompt):
+        return [prompt]
+    if all(isinstance(p, str) for p in prompt) or all(isinstance(p, list) and _is_ids(p) for p in prompt):
+        return prompt
+    raise RequestError(
+        "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
+        param="prompt",
+    )
+
+
+def _is_ids(value: list[Any]) -> bool:
+    return all(type(v) is int for v in value)
+
+
+async def _read(service: Service, form: str | list[int], where: str, add_special_tokens: bool) -> Prompt:
+    if not isinstance(form, str):
+        return Prompt(form, None)
+    size = len(form.encode())
+    service.check_prompt_bytes(size, "prompt")
+    ids = await service.bodies.offload(
+        size, lambda: service.tokenizer.encode(form, add_special_tokens=add_special_tokens)
+    )
+    if not ids:
+        raise RequestError(f"{where} has no tokens: this model needs at least one", param="prompt")
+    return Prompt(ids, form)

@@ -1,0 +1,71 @@
+"""A body's sampling fields become SamplingParams: the model's own defaults where the client says nothing, OpenAI's
+where the model says nothing either. Ranges are checked by SamplingParams, for every door alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.core.errors import RequestError
+from headrace.core.request import SamplingParams
+from headrace.server.protocol import SamplingBody
+
+_COPIED = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "skip_special_tokens",
+)
+MAX_PRIORITY = 2**31 - 1
+
+
+def sampling_params(
+    body: SamplingBody,
+    defaults: tuple[tuple[str, float | int], ...],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """max_tokens None means what the context leaves. Raises RequestError naming the field."""
+    given: dict[str, Any] = {name: getattr(body, name) for name in _COPIED if getattr(body, name) is not None}
+    if body.logit_bias is not None:
+        given["logit_bias"] = _token_keys(body.logit_bias)
+    _check_extras(body)
+    return SamplingParams(
+        **{**dict(defaults), **given},
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _token_keys(bias: dict[str, float]) -> dict[int, float]:
+    keyed = {}
+    for token, value in bias.items():
+        if not (token.isascii() and token.isdigit() and len(token) <= 10):
+            raise RequestError(f"logit_bias must be keyed by token ids, got {token[:64]!r}", param="logit_bias")
+        keyed[int(token)] = value
+    return keyed
+
+
+def _check_extras(body: SamplingBody) -> None:
+    if body.priority is not None and abs(body.priority) > MAX_PRIORITY:
+        raise RequestError(
+            f"priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, got {body.priority}", param="priority"
+        )
+    if body.cache_salt == "":
+        raise RequestError("cache_salt must not be empty: leave it out instead", param="cache_salt")
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")

@@ -1,0 +1,31 @@
+"""What the operator sets for the API, as plain data. launch.py fills it from Config and the loaded model; the
+server reads nothing else: no environment, no files, no flags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """model_name: the model's name in the API. eos_ids: tokens that end a sequence. sampling_defaults: values for
+    sampling fields a client leaves out (the model's generation_config.json), by field name. created: unix seconds.
+    max_prompts: prompts that one completions request may carry. large_body_bytes: from this size on a body is
+    parsed and tokenized off the event loop, and only `large_bodies` of them are held at once. body_timeout:
+    seconds a client may take to send a body. stall_timeout: seconds a reader may leave a stream unread.
+    """
+
+    model_name: str
+    version: str
+    created: int
+    eos_ids: tuple[int, ...] = ()
+    sampling_defaults: tuple[tuple[str, float | int], ...] = ()
+    api_key: str | None = None
+    seed: int = 0
+    max_body_bytes: int = 32 * 2**20
+    max_prompts: int = 1024
+    large_body_bytes: int = 64 * 2**10
+    large_bodies: int = 4
+    body_timeout: float = 120.0
+    stall_timeout: float = 120.0

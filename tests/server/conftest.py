@@ -1,0 +1,46 @@
+"""One app over a fake engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fake_engine import ByteTokenizer, FakeEngine, PlainTemplate
+from fastapi import FastAPI
+from serving import http, served, settings
+
+from headrace.server.app import create_app
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def make_app(engine: FakeEngine) -> Callable[..., FastAPI]:
+    def make(tokenizer: ByteTokenizer | None = None, **changes: Any) -> FastAPI:
+        return create_app(engine, tokenizer or ByteTokenizer(), PlainTemplate(), settings(**changes))
+
+    return make
+
+
+@pytest.fixture
+def app(make_app: Callable[..., FastAPI]) -> Iterator[FastAPI]:
+    app = make_app()
+    yield app
+    app.state.service.close()
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with http(app) as client:
+        yield client
+
+
+@pytest.fixture
+async def port(app: FastAPI) -> AsyncIterator[int]:
+    async with served(app) as port:
+        yield port
