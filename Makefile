@@ -65,19 +65,19 @@ $(VENV)/.created:
 
 $(VENV)/.package: $(VENV)/.created $(SOURCES) $(RECIPE)
 	@echo "Installing headrace into $(VENV) and compiling its kernels"
-	@$(BIN)/python -m pip install --quiet .
+	@$(BIN)/python -m pip install -qq .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.created pyproject.toml
 	@echo "Installing headrace and what its tests need into $(VENV)"
-	@$(BIN)/python -m pip install --quiet '.[test]'
+	@$(BIN)/python -m pip install -qq '.[test]'
 	@touch $(VENV)/.package $@
 
 $(VENV)/.dev: $(VENV)/.created pyproject.toml
 	@echo "Installing what the checks need into $(VENV)"
-	@$(BIN)/python -m pip install --quiet '.[dev]'
+	@$(BIN)/python -m pip install -qq '.[dev]'
 	@touch $(VENV)/.package $@
 
 $(VENV)/.build-tools: $(VENV)/.created pyproject.toml
-	@$(BIN)/python -m pip install --quiet 'scikit-build-core>=0.11' 'nanobind>=2.4' cmake ninja
+	@$(BIN)/python -m pip install -qq 'scikit-build-core>=0.11' 'nanobind>=2.4' cmake ninja
 	@touch $@

