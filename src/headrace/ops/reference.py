@@ -67,7 +67,8 @@ class ReferenceProgram:
     def _rms_norm(self, op: RmsNorm) -> None:
         begin, end = op.columns or (0, self._buffers[op.input].shape[1])
         x = self._buffers[op.input][:, begin:end]
-        groups = x.reshape(len(x), -1, op.width or end - begin)
+        width = op.width or end - begin
+        groups = x.reshape(len(x), (end - begin) // width, width)
         scale = 1 / np.sqrt(np.mean(groups * groups, axis=2, keepdims=True, dtype=np.float32) + np.float32(op.eps))
         self._buffers[op.output][:, begin:end] = (groups * scale * self.program.vectors[op.weight]).reshape(x.shape)
 
