@@ -1,0 +1,119 @@
+"""The one place that wires: settings, a model and a machine become an engine, in this process (build_engine) or in
+one of its own (headrace/engine_process.py). Policy, mechanism and text meet nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import cast
+
+from headrace import __version__
+from headrace.core.config import Config
+from headrace.core.errors import MachineError
+from headrace.core.kv_layout import KVDtype
+from headrace.core.model_spec import ModelSpec
+from headrace.engine.engine import Engine
+from headrace.engine.wire import Ready
+from headrace.models.loader import load_model
+from headrace.models.lowering import Progress, lower
+from headrace.models.sources import locate
+from headrace.ops.reference import ReferenceProgram
+from headrace.ops.sampling import ReferenceSampler
+from headrace.worker.assembly import activation_bytes, assemble, weight_bytes
+from headrace.worker.machine import available_memory, this_machine
+from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine and what was decided on the way to it. config is resolved, its model a local path."""
+
+    engine: Engine
+    config: Config
+    spec: ModelSpec
+    plan: MemoryPlan
+    ready: Ready
+
+
+def locate_model(config: Config) -> Config:
+    """The same settings, checked, with the model as a local path; it is fetched first if need be."""
+    config = config.resolve()
+    return dataclasses.replace(config, model=str(locate(config.model, revision=config.revision)))
+
+
+def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
+    """Load the model into this process. config comes from locate_model(). Raises ConfigError, ModelError or
+    MachineError."""
+    machine, available = this_machine(), available_memory()
+    threads = machine.threads if config.threads is None else config.threads
+    loaded = load_model(Path(config.model))
+    _check_weights_fit(config, loaded.spec, available)
+    kv_dtype = cast(KVDtype, config.kv_cache_dtype)
+    program = lower(
+        loaded.spec,
+        loaded.weights,
+        quantization=config.quantization,
+        kv_dtype=kv_dtype,
+        block_size=config.block_size,
+        max_positions=config.max_model_len,
+        progress=progress,
+    )
+    groups = loaded.spec.kv_groups
+    plan = plan_memory(
+        config,
+        groups,
+        max_position=loaded.spec.max_position,
+        weight_bytes=weight_bytes(program),
+        activation_bytes=activation_bytes(program, config.max_num_batched_tokens),
+        allowed_bytes=machine.memory_bytes,
+        available_bytes=available,
+    )
+    executor = assemble(
+        program,
+        ReferenceProgram,
+        ReferenceSampler,
+        num_slots=config.max_num_seqs,
+        num_blocks=plan.num_blocks,
+        windows=tuple(group.window for group in groups),
+        max_model_len=plan.max_model_len,
+        max_tokens=config.max_num_batched_tokens,
+        depth=config.pipeline_depth,
+    )
+    kernels = "reference"
+    ready = Ready(
+        max_model_len=plan.max_model_len,
+        vocab_size=program.vocab_size,
+        fingerprint=_fingerprint(program.fingerprint, kernels),
+        blocks_total=sum(plan.num_blocks),
+        block_size=config.block_size,
+        describe={
+            "version": __version__,
+            "model": config.model,
+            "family": loaded.spec.family,
+            "parameters": loaded.spec.num_parameters,
+            "quantization": config.quantization,
+            "kv_cache_dtype": kv_dtype,
+            "kernels": kernels,
+            "threads": threads,
+            "processor": machine.name,
+        },
+    )
+    return BuiltEngine(Engine(executor, config), config, loaded.spec, plan, ready)
+
+
+def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:
+    """Refuse before loading what would not fit: weights take at least half a byte a parameter, four if widened."""
+    needed = spec.num_parameters * 4 if config.quantization == "none" else spec.num_parameters // 2
+    if needed > available:
+        raise MachineError(
+            f"this model's {spec.num_parameters} parameters need at least {mib(needed)} MiB with quantization="
+            f"{config.quantization}, but only {mib(available)} MiB can be used here: choose a smaller model"
+        )
+
+
+def _fingerprint(numerics: str, kernels: str) -> str:
+    """What a generated token depends on beside the request: weights, quantization and KV type (as lowering hashed
+    them), the kernel set and our version."""
+    return hashlib.blake2b(f"{numerics} {kernels} {__version__}".encode(), digest_size=16).hexdigest()

