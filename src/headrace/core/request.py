@@ -168,7 +168,7 @@ class Request(msgspec.Struct, frozen=True):
     arrival: float = 0.0
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Log-probability of one token: natural log, its rank (1 is the likeliest), and the likeliest tokens
     in falling order."""
 
@@ -178,7 +178,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]]
 
 
-class OutputDelta(msgspec.Struct, array_like=True):
+class OutputDelta(msgspec.Struct, array_like=True, gc=False):
     """What a step brought for one request. Deltas of one request arrive in order; the last has finish_reason.
 
     prompt_logprobs come in pieces, each for the positions that this delta covers, in order, starting at

@@ -6,18 +6,24 @@ Drive it with step() while has_work, or with begin_step() and finish_step() wher
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from headrace.core.config import Config
 from headrace.core.errors import RequestError
 from headrace.core.request import OutputDelta, Request
 from headrace.engine.executor import Executor
+from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.queue import FirstComeQueue
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
+
+log = logging.getLogger(__name__)
+
+_STEP_FAILED = "the engine failed while it computed this request; other requests are not affected"
 
 
 class Engine:
@@ -81,8 +87,26 @@ class Engine:
         """Wait for the oldest step under way, if any, and return what each request is sent."""
         ready, self._ready = self._ready, []
         if self._scheduler.steps:
-            ready += self._scheduler.update(self._executor.collect())
+            try:
+                output = self._executor.collect()
+            except Exception:
+                log.exception("step %d failed; looking for the request at fault", self._scheduler.steps[0].batch.step)
+                ready += self._recover()
+            else:
+                ready += self._scheduler.update(output)
         return self._ended(ready, now)
+
+    def _recover(self) -> list[OutputDelta]:
+        """Finish all steps under way, of which the oldest has raised."""
+        scheduler = self._scheduler
+        drain(self._executor, len(scheduler.steps) - 1)
+        sent: list[OutputDelta] = []
+        while scheduler.steps:
+            step = scheduler.steps[0]
+            output, culprits = rerun(self._executor, step.batch, scheduler.alive(step))
+            sent += [scheduler.fail(int(step.batch.slots[entry]), _STEP_FAILED) for entry in culprits]
+            sent += scheduler.update(output)
+        return sent
 
     @property
     def has_work(self) -> bool:

@@ -48,15 +48,16 @@ class BlockManager:
         width = -(-max_model_len // block_size)
         groups = len(num_blocks)
         self._tables = [np.full((num_slots, width), ABSENT, np.int32) for _ in range(groups)]
-        # Positions below _capacity[g][slot] have a block; blocks below index _first[g][slot] were freed again.
-        self._capacity: IntArray = np.zeros((groups, num_slots), np.int32)
+        # Positions below _capacity[slot] have a block in every group; blocks below index _first[g][slot] were freed
+        # again.
+        self._capacity: IntArray = np.zeros(num_slots, np.int32)
         self._first: IntArray = np.zeros((groups, num_slots), np.int32)
         # The cached chain of each slot: its last node, and how many blocks long it is.
         self._tip: list[Node | None] = [None] * num_slots
         self._chain: IntArray = np.zeros(num_slots, np.int32)
         # Rises whenever a request that did not fit might fit now.
         self.version = 0
-        self._edits: list[tuple[IntArray, int, IntArray, IntArray]] = []
+        self._edits: list[tuple[IntArray, int, IntArray, IntArray, IntArray]] = []
         self.windowed = [g for g, window in enumerate(windows) if window is not None]
 
     @property
@@ -95,41 +96,49 @@ class BlockManager:
 
     def admit(self, slot: int, salt: str, hit: Hit) -> None:
         """Give a slot its cached prefix."""
+        self._capacity[slot] = hit.tokens
         for group, pool in enumerate(self.pools):
             shared = self._visible(hit, group)
             first = len(hit.nodes) - len(shared)
             pool.share(shared)
             self._first[group, slot] = first
-            self._capacity[group, slot] = hit.tokens
             if len(shared):
-                self._write(np.full(len(shared), slot, np.int32), group, _count_from(first, len(shared)), shared)
+                self._write(
+                    np.full(len(shared), slot, np.int32),
+                    group,
+                    _count_from(first, len(shared)),
+                    shared,
+                    pool.epochs[shared],
+                )
         if self.cache is not None:
             self._tip[slot] = self.cache.enter(hit.nodes[-1] if hit.nodes else self.cache.root(salt))
             self._chain[slot] = len(hit.nodes)
 
     def grow(self, slots: IntArray, needed: IntArray) -> bool:
         """Give each slot blocks for its first `needed` positions, all or nothing. False: there are not enough."""
-        plans: list[tuple[int, IntArray, IntArray, IntArray, int]] = []
+        short = needed > self._capacity.take(slots)
+        if not short.any():
+            return True
+        slots = slots[short]
+        start = self._capacity[slots] // self.block_size
+        count = (needed[short] + (self.block_size - 1)) // self.block_size - start
+        total = int(count.sum())
+        if total != len(slots):
+            ends = np.cumsum(count)
+            start = np.arange(total, dtype=np.int32) + np.repeat(start - ends + count, count).astype(np.int32)
+            slots = np.repeat(slots, count)
+        return self.extend(slots, start)
+
+    def extend(self, slots: IntArray, index: IntArray) -> bool:
+        """Give slots[i] a block at index[i] of its table, the next one of that slot, in every group: all or
+        nothing. False: there are not enough."""
+        if any(len(slots) > pool.available for pool in self.pools):
+            return False
         for group, pool in enumerate(self.pools):
-            capacity = self._capacity[group].take(slots)
-            short = needed > capacity
-            if not short.any():
-                continue
-            short_slots = slots[short]
-            start = capacity[short] // self.block_size
-            count = (needed[short] + self.block_size - 1) // self.block_size - start
-            total = int(count.sum())
-            if total > pool.available:
-                return False
-            plans.append((group, short_slots, start, count, total))
-        for group, short_slots, start, count, total in plans:
-            blocks = self._take(group, total)
-            self._capacity[group, short_slots] = (start + count) * self.block_size
-            if total != len(short_slots):
-                ends = np.cumsum(count)
-                start = np.arange(total, dtype=np.int32) + np.repeat(start - ends + count, count).astype(np.int32)
-                short_slots = np.repeat(short_slots, count)
-            self._write(short_slots, group, start, blocks)
+            blocks = self._take(group, len(slots))
+            self._write(slots, group, index, blocks, pool.epochs[blocks])
+        # Indices of one slot rise, so the last write to its capacity is the highest.
+        self._capacity[slots] = (index + 1) * self.block_size
         return True
 
     def free_behind(self, slots: IntArray, done: IntArray) -> None:
@@ -173,10 +182,10 @@ class BlockManager:
         """Take all blocks from a slot; cached ones stay until their place is needed."""
         self.version += 1
         for group, pool in enumerate(self.pools):
-            last = self._capacity[group, slot] // self.block_size
+            last = self._capacity[slot] // self.block_size
             pool.release(self._tables[group][slot, self._first[group, slot] : last])
-            self._capacity[group, slot] = 0
             self._first[group, slot] = 0
+        self._capacity[slot] = 0
         tip = self._tip[slot]
         if self.cache is not None and tip is not None:
             self.cache.leave(tip)
@@ -189,14 +198,14 @@ class BlockManager:
             return _NO_EDITS
         edits, self._edits = self._edits, []
         if len(edits) == 1:
-            slot, group, index, block = edits[0]
-            return BlockEdits(slot, np.full(len(slot), group, np.int32), index, block, self.pools[group].epochs[block])
+            slots, group, index, blocks, epochs = edits[0]
+            return BlockEdits(slots, np.full(len(slots), group, np.int32), index, blocks, epochs)
         return BlockEdits(
-            np.concatenate([slot for slot, _, _, _ in edits]),
-            np.concatenate([np.full(len(slot), group, np.int32) for slot, group, _, _ in edits]),
-            np.concatenate([index for _, _, index, _ in edits]),
-            np.concatenate([block for _, _, _, block in edits]),
-            np.concatenate([self.pools[group].epochs[block] for _, group, _, block in edits]),
+            np.concatenate([edit[0] for edit in edits]),
+            np.repeat(np.array([edit[1] for edit in edits], np.int32), [len(edit[0]) for edit in edits]),
+            np.concatenate([edit[2] for edit in edits]),
+            np.concatenate([edit[3] for edit in edits]),
+            np.concatenate([edit[4] for edit in edits]),
         )
 
     def _peak(self, group: int, tokens: int) -> int:
@@ -235,12 +244,12 @@ class BlockManager:
         elif cached != own and not ending:
             turned = np.array([cached], np.int32)
             pool.share(turned)
-            self._write(np.array([slot], np.int32), group, np.array([index], np.int32), turned)
+            self._write(np.array([slot], np.int32), group, np.array([index], np.int32), turned, pool.epochs[turned])
             pool.release(np.array([own], np.int32))
 
-    def _write(self, slots: IntArray, group: int, index: IntArray, blocks: IntArray) -> None:
+    def _write(self, slots: IntArray, group: int, index: IntArray, blocks: IntArray, epochs: IntArray) -> None:
         self._tables[group][slots, index] = blocks
-        self._edits.append((slots, group, index, blocks))
+        self._edits.append((slots, group, index, blocks, epochs))
 
 
 _NONE: IntArray = np.zeros(0, np.int32)

@@ -5,17 +5,14 @@ for the rows that asked.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import numpy.typing as npt
 
 from headrace.core.batch import BatchOutput, IntArray
 from headrace.core.request import OutputDelta, TokenLogprobs
 
 
-def named(request_ids: npt.NDArray[Any], tokens: IntArray) -> list[OutputDelta]:
+def named(request_ids: list[str], tokens: IntArray) -> list[OutputDelta]:
     """One delta for each sampled token."""
-    return list(map(OutputDelta, request_ids.tolist(), tokens[:, None].tolist()))
+    return list(map(OutputDelta, request_ids, tokens[:, None].tolist()))
 
 
 def logprobs(output: BatchOutput, row: int, top: int) -> TokenLogprobs:

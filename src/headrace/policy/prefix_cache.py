@@ -22,7 +22,8 @@ class Node:
         self.parent = parent
         self.key = key
         self.blocks = [ABSENT] * num_groups
-        self.children: dict[bytes, Node] = {}
+        # None rather than empty: most nodes are leaves, and each dict would be one more object to keep track of.
+        self.children: dict[bytes, Node] | None = None
         self.users = 0
 
 
@@ -54,7 +55,7 @@ class PrefixCache:
         chain: list[Node] = []
         while node is not None and len(chain) < most // self._block_size:
             at = len(chain) * width
-            node = node.children.get(bytes(data[at : at + width]))
+            node = node.children.get(bytes(data[at : at + width])) if node.children else None
             if node is not None:
                 chain.append(node)
         return chain[: self._usable(chain)]
@@ -84,6 +85,8 @@ class PrefixCache:
 
     def extend(self, parent: Node, tokens: bytes) -> Node:
         """The child of parent for this block of tokens, new or known."""
+        if parent.children is None:
+            parent.children = {}
         node = parent.children.get(tokens)
         if node is None:
             node = parent.children[tokens] = Node(parent, tokens, len(self._windows))
@@ -112,5 +115,6 @@ class PrefixCache:
             if node.parent is None:
                 del self._roots[node.key.decode()]
                 return
-            del node.parent.children[node.key]
-            node = node.parent
+            node, key = node.parent, node.key
+            assert node.children is not None
+            del node.children[key]

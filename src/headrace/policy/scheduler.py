@@ -24,6 +24,7 @@ from headrace.policy.preemption import victim
 from headrace.policy.queue import Queue
 from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
+from headrace.policy.steady import Steady
 
 NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
 
@@ -43,7 +44,8 @@ class Counters:
 class Step:
     """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
     score prompts: (slot, rows) in order. serials: whose the slots of the batch's entries were. departures: how
-    many had left when it was begun; if none has since, all serials still hold."""
+    many had left when it was begun; if none has since, all serials still hold. steady: set if it was one more of
+    the same; then `final` says whether some request takes its last token."""
 
     batch: Batch
     ends: IntArray
@@ -52,6 +54,8 @@ class Step:
     index: IntArray
     scored: list[tuple[int, int]]
     departures: int
+    steady: Steady | None = None
+    final: bool = False
 
 
 class Scheduler:
@@ -73,6 +77,8 @@ class Scheduler:
         self._behind: set[int] = set()
         self._scoring: set[int] = set()
         self._blocked: tuple[Sequence, int] | None = None
+        self._steady: Steady | None = None
+        self._calm_order: IntArray | None = None
 
     @property
     def num_steps(self) -> int:
@@ -120,6 +126,11 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """Begin a step, or None if nothing can move before a step under way has finished."""
+        if self._steady is not None:
+            batch = self._repeat(self._steady)
+            if batch is not None:
+                return batch
+            self._steady = None
         preempted = self.counters.preemptions
         slots, starts, counts = self._continue()
         joins: list[SlotJoin] = []
@@ -135,6 +146,44 @@ class Scheduler:
             return None
         leaves, self._leaves = tuple(self._leaves), []
         return self._begin(slots, starts, counts, leaves, tuple(joins), self.blocks.take_edits())
+
+    def _repeat(self, steady: Steady) -> Batch | None:
+        """One more of the same, or None if something is to change."""
+        state = self.slots
+        if state.order is not steady.slots or steady.left <= 0 or self._can_admit():
+            return None
+        if self.blocks.windowed:
+            self.blocks.free_behind(steady.slots, state.done.take(steady.at))
+        crossing, index = steady.crossing()
+        if len(crossing) and not self.blocks.extend(crossing, index):
+            return None
+        starts, ends = steady.advance()
+        state.computed[steady.at] = ends
+        state.known[steady.at] = ends + steady.ones
+        self._num_steps += 1
+        leaves, self._leaves = tuple(self._leaves), []
+        batch = Batch(
+            self._num_steps,
+            steady.slots,
+            starts,
+            steady.ones,
+            steady.entries,
+            starts,
+            steady.sample,
+            steady.top,
+            leaves=leaves,
+            edits=self.blocks.take_edits(),
+        )
+        final = steady.left <= 0
+        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._departures, steady, final)
+        self.steps.append(step)
+        return batch
+
+    def _can_admit(self) -> bool:
+        if not len(self.queue) or not self.slots.num_free:
+            return False
+        head = self.queue.peek()
+        return self._blocked is None or self._blocked != (head, self.blocks.version)
 
     def _continue(self) -> tuple[IntArray, IntArray, IntArray]:
         """Slots, first positions and counts of running requests, with blocks for them; preempts if it must."""
@@ -164,9 +213,9 @@ class Scheduler:
         counts: list[int] = []
         while budget > 0 and self.slots.num_free:
             sequence = self.queue.peek()
-            if sequence is None or self._blocked == (sequence, self.blocks.version):
+            if sequence is None or not self._can_admit():
                 break
-            salt = sequence.request.cache_salt
+            salt = sequence.cache_salt
             hit = self.blocks.lookup(salt, sequence.tokens, sequence.cacheable)
             known = len(sequence.tokens)
             needed = min(known, sequence.limit - 1)
@@ -187,7 +236,6 @@ class Scheduler:
         return joins, counts
 
     def _join(self, sequence: Sequence, cached: int) -> SlotJoin:
-        request = sequence.request
         if sequence.cached_tokens < 0:
             sequence.cached_tokens = cached
             self.counters.prompt_tokens += sequence.prompt_len
@@ -199,10 +247,10 @@ class Scheduler:
             sequence.slot,
             sequence.tokens,
             sequence.prompt_len,
-            request.params,
-            request.seed,
-            request.choice,
-            request.eos_ids,
+            sequence.params,
+            sequence.seed,
+            sequence.choice,
+            sequence.eos_ids,
         )
 
     def _begin(
@@ -231,6 +279,11 @@ class Scheduler:
         batch = Batch(self._num_steps, slots, starts, counts, *rows, leaves=leaves, joins=joins, edits=edits)
         serials = state.serial.take(slots)
         self.steps.append(Step(batch, ends, serials, sampled, index, scored, self._departures))
+        if everywhere and not self._behind and len(slots) == self.num_running:
+            # The second such step of the same requests in a row is taken as the first of many.
+            if self._calm_order is slots:
+                self._steady = Steady(state, slots, ends, self.blocks.block_size)
+            self._calm_order = slots
         return batch
 
     def _score(
@@ -248,7 +301,7 @@ class Scheduler:
                 entry.append(np.full(stop - first, i, np.int32))
                 position.append(np.arange(first, stop, dtype=np.int32))
                 sample.append(np.zeros(stop - first, np.bool_))
-                top.append(np.full(stop - first, sequence.request.params.prompt_logprobs, np.int32))
+                top.append(np.full(stop - first, sequence.params.prompt_logprobs, np.int32))
                 scored.append((slot, stop - first))
         return (np.concatenate(entry), np.concatenate(position), np.concatenate(sample), np.concatenate(top)), scored
 
@@ -259,18 +312,22 @@ class Scheduler:
         and blocks at once."""
         state = self.slots
         step = self.steps.popleft()
+        if step.steady is not None and step.departures == self._departures and step.steady.plain:
+            sent = self._update_steady(step, step.steady, output)
+            if sent is not None:
+                return sent
         slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
         rows: IntArray = np.arange(len(sampled), dtype=np.int32)
         tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
         alive: BoolArray | None = None
         if step.departures != self._departures:
-            alive = state.serial.take(slots) == step.serials
+            alive = self.alive(step)
             slots, ends = slots[alive], ends[alive]
             rows = rows[alive[step.batch.logit_entry[: len(sampled)]]]
             sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
         state.done[slots] = ends
         state.tokens[sampled, index] = tokens
-        sent = deltas.named(state.request_ids.take(sampled), tokens)
+        sent = deltas.named(state.request_ids.take(sampled).tolist(), tokens)
         self.counters.generated_tokens += len(sent)
         if self._behind:
             self._catch_up(sampled, index, sent)
@@ -292,11 +349,26 @@ class Scheduler:
                 self._end(state[slot], sent[i], int(index[i]), int(tokens[i]), failed=bool(failed[i]))
         return sent
 
+    def _update_steady(self, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
+        """update() where no request ends; None, and nothing done, if one might."""
+        tokens = output.tokens
+        if step.final or output.failed.any() or any((column == tokens).any() for column in steady.stops):
+            return None
+        self.slots.done[steady.at] = step.ends
+        self.slots.tokens[steady.at, step.ends] = tokens
+        self.counters.generated_tokens += len(tokens)
+        return deltas.named(steady.request_ids, tokens)
+
+    def alive(self, step: Step) -> BoolArray:
+        """Which entries of a step under way still belong to the request that they were made for."""
+        still: BoolArray = self.slots.serial.take(step.batch.slots) == step.serials
+        return still
+
     def fail(self, slot: int, message: str) -> OutputDelta:
         """End the request in this slot alone, with an error."""
         sequence = self.slots[slot]
         self._leave(sequence, keep=False)
-        delta = OutputDelta(sequence.request.request_id, error=message)
+        delta = OutputDelta(sequence.request_id, error=message)
         self._finish(sequence, delta, FinishReason.ERROR)
         return delta
 
@@ -308,9 +380,8 @@ class Scheduler:
             self._leave(sequence, keep=False)
             self._finish(sequence, delta, FinishReason.ERROR)
             return
-        request = sequence.request
-        stops = token in request.eos_ids or token in request.params.stop_token_ids
-        if index + 1 - sequence.prompt_len <= request.params.min_tokens:
+        stops = token in sequence.eos_ids or token in sequence.params.stop_token_ids
+        if index + 1 - sequence.prompt_len <= sequence.params.min_tokens:
             stops = False
         if stops:
             delta.stop_token = token
@@ -323,7 +394,7 @@ class Scheduler:
         sequence.move(RequestState.FINISHED)
         delta.finish_reason = reason
         delta.cached_tokens = max(0, sequence.cached_tokens)
-        del self._sequences[sequence.request.request_id]
+        del self._sequences[sequence.request_id]
         self.counters.finished[reason] += 1
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -382,16 +453,16 @@ class Scheduler:
             sequence = self.slots[slot]
             delta = by_slot.get(slot)
             if delta is None:
-                delta = OutputDelta(sequence.request.request_id)
+                delta = OutputDelta(sequence.request_id)
                 sent.append(delta)
             if output.failed[rows[0] : rows[-1] + 1].any():
                 self._end(sequence, delta, 0, 0, failed=True)
                 continue
-            top = sequence.request.params.prompt_logprobs or 0
+            top = sequence.params.prompt_logprobs or 0
             delta.prompt_logprobs = [deltas.logprobs(output, r, top) for r in rows]
             sequence.scored += count
             if not sequence.scoring:
                 self._scoring.discard(slot)
-                if sequence.request.max_tokens == 0:
+                if sequence.limit == sequence.prompt_len:
                     self._leave(sequence, keep=True)
                     self._finish(sequence, delta, FinishReason.LENGTH)

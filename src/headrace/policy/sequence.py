@@ -9,42 +9,51 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.batch import IntArray
-from headrace.core.request import MOVES, FinishReason, Request, RequestState
+from headrace.core.request import MOVES, Request, RequestState, SamplingParams
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """ticket: order of arrival, kept through preemptions. tokens: int32, known and named, prompt first.
-    scored: prompt positions whose log-probabilities were handed out. cached_tokens: prefix hit of the first
-    admission, -1 before it."""
+    """ticket: order of arrival, kept through preemptions. tokens: int32, known and named, prompt first; the request's
+    own lists are not kept. limit: tokens, prompt and output, at which it ends. scored: prompt positions whose
+    log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it."""
 
-    request: Request
+    request_id: str
     ticket: int
     tokens: IntArray
+    prompt_len: int
+    limit: int
+    params: SamplingParams
+    seed: int
+    choice: int
+    eos_ids: tuple[int, ...]
+    cache_salt: str
     state: RequestState = RequestState.WAITING
     slot: int = -1
     scored: int = 0
     cached_tokens: int = -1
     preemptions: int = 0
-    finish_reason: FinishReason | None = None
 
     @classmethod
     def of(cls, request: Request, ticket: int) -> Sequence:
-        return cls(request, ticket, np.array(request.prompt_ids + request.output_ids, np.int32))
-
-    @property
-    def prompt_len(self) -> int:
-        return len(self.request.prompt_ids)
-
-    @property
-    def limit(self) -> int:
-        """Tokens, prompt and output, at which it ends."""
-        return self.prompt_len + self.request.max_tokens
+        prompt_len = len(request.prompt_ids)
+        return cls(
+            request_id=request.request_id,
+            ticket=ticket,
+            tokens=np.array(request.prompt_ids + request.output_ids, np.int32),
+            prompt_len=prompt_len,
+            limit=prompt_len + request.max_tokens,
+            params=request.params,
+            seed=request.seed,
+            choice=request.choice,
+            eos_ids=request.eos_ids,
+            cache_salt=request.cache_salt,
+        )
 
     @property
     def scoring(self) -> bool:
         """Whether prompt log-probabilities are still owed."""
-        return self.request.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+        return self.params.prompt_logprobs is not None and self.scored < self.prompt_len - 1
 
     @property
     def cacheable(self) -> int:
@@ -56,7 +65,5 @@ class Sequence:
     def move(self, state: RequestState) -> None:
         """Raises ValueError on a move that MOVES does not allow."""
         if state not in MOVES[self.state]:
-            raise ValueError(
-                f"request {self.request.request_id}: illegal move from {self.state.value} to {state.value}"
-            )
+            raise ValueError(f"request {self.request_id}: illegal move from {self.state.value} to {state.value}")
         self.state = state

@@ -61,15 +61,15 @@ class Slots:
     def take(self, sequence: Sequence, computed: int) -> int:
         """A free slot for this sequence, of which `computed` positions came from the prefix cache."""
         slot = self._free.pop()
-        params = sequence.request.params
+        params = sequence.params
         known = len(sequence.tokens)
         self.known[slot] = self.start[slot] = known
         self.computed[slot] = self.done[slot] = computed
         self.last[slot] = sequence.limit - 1
         self.top[slot] = -1 if params.logprobs is None else params.logprobs
         self.tokens[slot, :known] = sequence.tokens
-        self._set_stops(slot, (*sequence.request.eos_ids, *params.stop_token_ids))
-        self.request_ids[slot] = sequence.request.request_id
+        self._set_stops(slot, (*sequence.eos_ids, *params.stop_token_ids))
+        self.request_ids[slot] = sequence.request_id
         self.sequences[slot] = sequence
         sequence.slot = slot
         self._tickets[slot] = sequence.ticket
