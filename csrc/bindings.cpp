@@ -25,4 +25,6 @@ NB_MODULE(_kernels, m) {
   nb::class_<ThreadPool>(m, "ThreadPool", "Threads that run programs, the calling one included.")
       .def(nb::init<int>(), nb::arg("threads"))
       .def_prop_ro("threads", &ThreadPool::threads);
+
+  bind_program(m);
 }

@@ -12,4 +12,6 @@ struct Kernels {
   const KernelTable* table;
 };
 
+void bind_program(nanobind::module_& m);
+
 }  // namespace headrace

@@ -1,0 +1,72 @@
+"""Which ops leave their output in int8 beside float32, for the quantized linears that read it. A row is quantized by
+the task that produced it where that task has whole runs of activations; otherwise an op of its own follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
+from headrace.ops.program import (
+    Attention,
+    GatedActivation,
+    Linear,
+    Op,
+    RmsNorm,
+    RopeKV,
+    SelectRows,
+    Softcap,
+)
+
+
+@dataclass(slots=True)
+class Int8Plan:
+    """widths: buffer -> columns of its int8 form. fused: index of an op -> columns that it quantizes itself.
+    separate: index of an op -> buffer and columns to quantize after it."""
+
+    widths: dict[str, int] = field(default_factory=dict)
+    fused: dict[int, int] = field(default_factory=dict)
+    separate: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+
+def plan_int8(ops: list[Op], matrices: Mapping[str, Matrix]) -> Int8Plan:
+    plan = Int8Plan()
+    writer: dict[str, int] = {}
+    current: dict[str, int] = {}  # buffer -> columns whose int8 form is up to date
+    for index, op in enumerate(ops):
+        if isinstance(op, Linear) and matrices[op.matrix].quantized:
+            width = matrices[op.matrix].k
+            if current.get(op.input) != width:
+                if op.input in current:
+                    raise ValueError(f"{op.input} is read by quantized linears of {current[op.input]} and {width} inputs")
+                _require(plan, ops, writer[op.input], op.input, width)
+                current[op.input] = width
+        output = written(op)
+        writer[output] = index
+        current.pop(output, None)
+    return plan
+
+
+def written(op: Op) -> str:
+    """The buffer that an op writes."""
+    if isinstance(op, RopeKV):
+        return op.qkv
+    if isinstance(op, Softcap):
+        return op.buffer
+    return op.output
+
+
+def _require(plan: Int8Plan, ops: list[Op], index: int, buffer: str, width: int) -> None:
+    plan.widths[buffer] = max(width, plan.widths.get(buffer, 0))
+    if _quantizes_itself(ops[index]):
+        plan.fused[index] = width
+    else:
+        plan.separate[index] = (buffer, width)
+
+
+def _quantizes_itself(op: Op) -> bool:
+    if isinstance(op, Attention):  # a task has the query heads of one KV head
+        return op.heads // op.kv_heads * op.v_head_dim % ACTIVATION_GROUP == 0
+    if isinstance(op, RmsNorm):
+        return op.columns is None
+    return isinstance(op, GatedActivation | SelectRows)
