@@ -1,0 +1,30 @@
+"""Fixtures that several rooms share: the default model and the test data, both skipped where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.core.config import DEFAULT_MODEL
+from headrace.core.errors import ModelError
+from headrace.models import sources
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's file, fetched once into the cache."""
+    try:
+        return sources.locate(DEFAULT_MODEL, quiet=True)
+    except ModelError as error:
+        pytest.skip(f"the default model cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Test data: HEADRACE_DATA, or shared/data beside the project."""
+    folder = Path(os.environ.get("HEADRACE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no test data at {folder}; set HEADRACE_DATA")
+    return folder
