@@ -1,29 +1,41 @@
 """The one place that wires: settings, a model and a machine become an engine, in this process (build_engine) or in
-one of its own (headrace/engine_process.py). Policy, mechanism and text meet nowhere else.
+one of its own: run as a module, this is the child that engine_process.py starts. Policy and mechanism meet
+nowhere else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
+import logging
+import signal
+import sys
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from headrace import __version__
 from headrace.core.config import Config
-from headrace.core.errors import MachineError
+from headrace.core.errors import HeadraceError, MachineError
 from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
+from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.wire import Ready
+from headrace.engine_process import Start
+from headrace.locate import locate_model
 from headrace.models.loader import load_model
 from headrace.models.lowering import Progress, lower
-from headrace.models.sources import locate
 from headrace.ops.reference import ReferenceProgram
 from headrace.ops.sampling import ReferenceSampler
 from headrace.worker.assembly import activation_bytes, assemble, weight_bytes
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
+
+
+__all__ = ["BuiltEngine", "build_engine", "locate_model"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,12 +47,6 @@ class BuiltEngine:
     spec: ModelSpec
     plan: MemoryPlan
     ready: Ready
-
-
-def locate_model(config: Config) -> Config:
-    """The same settings, checked, with the model as a local path; it is fetched first if need be."""
-    config = config.resolve()
-    return dataclasses.replace(config, model=str(locate(config.model, revision=config.revision)))
 
 
 def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
@@ -117,3 +123,25 @@ def _fingerprint(numerics: str, kernels: str) -> str:
     """What a generated token depends on beside the request: weights, quantization and KV type (as lowering hashed
     them), the kernel set and our version."""
     return hashlib.blake2b(f"{numerics} {kernels} {__version__}".encode(), digest_size=16).hexdigest()
+
+
+def main() -> int:
+    """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
+    folder = Path(start.folder)
+    try:
+        built = build_engine(start.config)
+    except HeadraceError as error:
+        report_failure(folder, str(error))
+        return 1
+    loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent)
+    loop.stop_on(signal.SIGTERM)
+    # What was loaded lives as long as the process: no garbage collection need ever look at it.
+    gc.freeze()
+    loop.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,7 +18,8 @@ from headrace.core.request import FinishReason, OutputDelta, Request, SamplingPa
 from headrace.core.request import TokenLogprobs as Scored
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
 from headrace.engine.wire import Stats
-from headrace.launch import build_engine, locate_model
+from headrace.launch import build_engine
+from headrace.locate import locate_model
 from headrace.models.text import load_text
 from headrace.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 
@@ -100,7 +101,7 @@ class LLM:
         ]
         return self._run(pairs, self._params(sampling_params, len(pairs)), progress)
 
-    def drive(self, requests: Iterable[Request]) -> Iterator[list[OutputDelta]]:
+    def _drive(self, requests: Iterable[Request]) -> Iterator[list[OutputDelta]]:
         """Run ready-made requests to their end, handing over each step's deltas as soon as it is done. If the caller
         stops early, what is left is aborted."""
         requests = list(requests)
@@ -157,7 +158,7 @@ class LLM:
         choices = {request.request_id: self._choice(request) for group in groups for request in group}
         left = {name: len(group) for name, group in zip(names, groups, strict=True)}
         finished = 0
-        for deltas in self.drive(request for group in groups for request in group):
+        for deltas in self._drive(request for group in groups for request in group):
             for delta in deltas:
                 choice = choices[delta.request_id]
                 if choice.finished:

@@ -1,0 +1,117 @@
+"""The API's process: the server's app over the engine's client, and what signals mean to it. The first SIGTERM or
+SIGINT drains: streams finish (up to shutdown_timeout), new requests get 503, then everything ends; the second ends
+everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from headrace import __version__
+from headrace.core.config import Config
+from headrace.engine.client import ProcessClient
+from headrace.engine_process import EngineProcess
+from headrace.models.text import TextModel, load_text
+from headrace.server.app import create_app
+from headrace.server.settings import ServerSettings
+
+_CLOSING_SECONDS = 5
+
+
+def run(config: Config, engine: EngineProcess, listener: socket.socket) -> int:
+    """Serve until a signal; returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    text = load_text(Path(config.model))
+    uvicorn_config = uvicorn.Config(
+        _no_app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+    )
+    with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
+        return runner.run(_run(config, engine, listener, text, uvicorn_config))
+
+
+async def _no_app(scope: object, receive: object, send: object) -> None:
+    raise AssertionError("the app is set before the server starts")
+
+
+async def _run(
+    config: Config, engine: EngineProcess, listener: socket.socket, text: TextModel, uvicorn_config: uvicorn.Config
+) -> int:
+    client = ProcessClient(engine.folder, engine.exit_status)
+    try:
+        await client.start()
+        app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text))
+        uvicorn_config.app = app
+        server = DrainingServer(uvicorn_config, app, config.shutdown_timeout)
+        announcing = asyncio.create_task(_announce(server, config, listener))
+        await server.serve(sockets=[listener])
+        await announcing
+        await client.shutdown()
+    finally:
+        client.close()
+    return 0
+
+
+def server_settings(config: Config, text: TextModel) -> ServerSettings:
+    return ServerSettings(
+        model_name=config.served_model_name or config.model,
+        version=__version__,
+        created=int(time.time()),
+        eos_ids=text.tokenizer.eos_ids,
+        sampling_defaults=tuple(text.sampling_defaults.items()),
+        api_key=config.api_key,
+        seed=config.seed,
+        max_body_bytes=config.max_body_bytes,
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server that keeps answering while it drains, so that a load balancer reads 503 and not a refused
+    connection."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._service = app.state.service
+        self._drain_seconds = drain_seconds
+        self._draining: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal handler: it only tells the event loop."""
+        self._loop.call_soon_threadsafe(self._signalled)
+
+    def _signalled(self) -> None:
+        if self._draining is None:
+            self._service.drain()
+            self._draining = self._loop.create_task(self._drain())
+        else:
+            self.force_exit = self.should_exit = True
+
+    async def _drain(self) -> None:
+        try:
+            await asyncio.wait_for(self._service.drained(), self._drain_seconds)
+        except TimeoutError:
+            logging.getLogger(__name__).warning("streams did not finish within %s s", self._drain_seconds)
+        self.should_exit = True
+
+
+async def _announce(server: uvicorn.Server, config: Config, listener: socket.socket) -> None:
+    """Say where the API is, once it is."""
+    while not server.started and not server.should_exit:
+        await asyncio.sleep(0.005)
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"{config.served_model_name} is served at http://{shown}:{port}/v1", file=sys.stderr, flush=True)  # noqa: T201

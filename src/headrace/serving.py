@@ -1,0 +1,53 @@
+"""serve(): the API and its engine, each in a process of its own, until a signal ends both. The engine's process is
+started before this one imports its web framework, so that both load side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import socket
+from pathlib import Path
+
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError
+from headrace.engine_process import EngineProcess
+from headrace.locate import locate_model
+
+
+def serve(config: Config) -> int:
+    """Returns the exit status. Raises ConfigError, ModelError, MachineError, or EngineDeadError with the reason for
+    which the engine could not start."""
+    name = config.served_model_name or _api_name(config.model)
+    config = dataclasses.replace(locate_model(config), served_model_name=name)
+    listener = _bind(config.host, config.port)
+    engine = EngineProcess(config)
+    try:
+        # Not at the top: importing it takes longer than all else this process does before it is ready.
+        api_process = importlib.import_module("headrace.api_process")
+        status: int = api_process.run(config, engine, listener)
+        return status
+    finally:
+        listener.close()
+        engine.close()
+
+
+def _api_name(model: str) -> str:
+    """A file or folder goes by its own name, any other model by the name it was asked for."""
+    path = Path(model)
+    return path.name.removesuffix(".gguf") or model if path.exists() else model
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the address before anything is loaded for it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error}; choose another --host or --port", field="port"
+        ) from error
+    return listener
