@@ -22,6 +22,11 @@ sys.path.insert(0, str(HERE))
 
 from protocol import Task  # noqa: E402
 
+from headrace.bench.perplexity import cut_windows  # noqa: E402
+from headrace.commands.evaluate import tokenize_file  # noqa: E402
+from headrace.core.config import Config  # noqa: E402
+from headrace.launch import locate_model  # noqa: E402
+
 PEERS = {"llama-cpp": "run_llama_cpp.py", "openvino": "run_openvino.py", "vllm": "run_vllm.py"}
 # name of the workload: (column, requests, prompt tokens, generated tokens)
 WORKLOADS = {
@@ -83,11 +88,8 @@ def server_ready_s(model: str, threads: int) -> float:
 
 def text_windows(model: str, text: Path, window: int, windows: int) -> list[list[int]]:
     """The first windows of the file, tokenized whole by Headrace; every engine scores these ids."""
-    from headrace.commands.evaluate import tokenize_file
-
-    from headrace.bench.perplexity import cut_windows
-
-    return cut_windows(tokenize_file(model, text), window, windows)
+    located = locate_model(Config(model=model).resolve())
+    return cut_windows(tokenize_file(located.model, text), window, windows)
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:

@@ -68,7 +68,7 @@ def server():
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 def test_the_answer_comes_in_pieces(server, suffix):
     chat = RemoteChat(server.url + suffix, api_key="secret")
-    assert list(chat.stream(MESSAGES, {"temperature": 0.5})) == ["Grüß ", "dich"]
+    assert list(chat.answer(MESSAGES, {"temperature": 0.5})) == ["Grüß ", "dich"]
     path, body, key = server.asked[0]
     assert path == "/v1/chat/completions"
     assert body == {"model": "small", "messages": MESSAGES, "stream": True, "temperature": 0.5}
@@ -76,7 +76,7 @@ def test_the_answer_comes_in_pieces(server, suffix):
 
 
 def test_a_named_model_is_asked_for(server):
-    list(RemoteChat(server.url, "large").stream(MESSAGES, {}))
+    list(RemoteChat(server.url, "large").answer(MESSAGES, {}))
     assert server.asked[0][1]["model"] == "large"
 
 
@@ -91,12 +91,12 @@ def test_a_named_model_is_asked_for(server):
 def test_a_refusal_is_told(server, status, body, error, says):
     server.status, server.body = status, [body]
     with pytest.raises(error, match=says):
-        list(RemoteChat(server.url, "m").stream(MESSAGES, {}))
+        list(RemoteChat(server.url, "m").answer(MESSAGES, {}))
 
 
 def test_an_answer_that_breaks_off_is_told(server):
     server.body = SPOKEN
-    stream = RemoteChat(server.url, "m").stream(MESSAGES, {})
+    stream = RemoteChat(server.url, "m").answer(MESSAGES, {})
     assert next(stream) == "Grüß "
     with pytest.raises(EngineError, match="ended its answer too early"):
         list(stream)
@@ -105,7 +105,7 @@ def test_an_answer_that_breaks_off_is_told(server):
 def test_an_error_in_mid_stream_is_told(server):
     server.body = [*SPOKEN, b'data: {"error": {"message": "the engine is gone"}}\n\n']
     with pytest.raises(EngineError, match="the engine is gone"):
-        list(RemoteChat(server.url, "m").stream(MESSAGES, {}))
+        list(RemoteChat(server.url, "m").answer(MESSAGES, {}))
 
 
 def test_a_server_without_models_is_told(server):
@@ -118,7 +118,7 @@ def test_nobody_there_is_told(server):
     url = server.url
     server.server_close()
     with pytest.raises(EngineError, match="no answer from"):
-        list(RemoteChat(url, "m").stream(MESSAGES, {}))
+        list(RemoteChat(url, "m").answer(MESSAGES, {}))
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "file:///etc/passwd"])

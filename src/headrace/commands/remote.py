@@ -30,7 +30,7 @@ class RemoteChat:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self.model = model if model is not None else self._first_model()
 
-    def stream(self, messages: list[Message], sampling: dict[str, Any]) -> Generator[str, None, None]:
+    def answer(self, messages: list[Message], sampling: dict[str, Any]) -> Generator[str, None, None]:
         """Pieces of the answer as they come. Closing the iterator hangs up, which stops the server's work."""
         body = {"model": self.model, "messages": messages, "stream": True, **sampling}
         connection = self._connect()

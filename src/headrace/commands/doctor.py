@@ -1,0 +1,77 @@
+"""headrace doctor: what this machine lends, what a model takes of it, and what to change where that does not fit."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.commands.report import json_option, show
+from headrace.commands.settings import takes_config
+from headrace.core.config import Config
+from headrace.core.errors import HeadraceError
+from headrace.launch import BuiltEngine, build_engine, locate_model
+from headrace.worker.machine import available_memory, this_machine
+
+
+@click.command()
+@json_option
+@takes_config()
+def doctor(json_file: Path | None, config: Config) -> int:
+    """Show this machine, and MODEL's engine on it: kernels, threads, and where the memory goes."""
+    report: dict[str, Any] = {"machine": _machine()}
+    try:
+        built = build_engine(locate_model(config))
+    except HeadraceError as error:
+        report["problem"] = str(error)
+    else:
+        report |= {"engine": _engine(built), "memory": _memory(built)}
+    show(report, json_file)
+    return 1 if "problem" in report else 0
+
+
+def _machine() -> dict[str, Any]:
+    machine = this_machine()
+    return {
+        "processor": machine.name,
+        "features": list(machine.features),
+        "cores": machine.threads,
+        "memory_bytes": machine.memory_bytes,
+        "available_bytes": available_memory(),
+        "python": platform.python_version(),
+        "system": f"{sys.platform} {platform.machine()}",
+    }
+
+
+def _engine(built: BuiltEngine) -> dict[str, Any]:
+    return {
+        **built.ready.describe,
+        "fingerprint": built.ready.fingerprint,
+        "max_num_seqs": built.config.max_num_seqs,
+        "max_num_batched_tokens": built.config.max_num_batched_tokens,
+    }
+
+
+def _memory(built: BuiltEngine) -> dict[str, Any]:
+    plan = built.plan
+    planned = plan.weight_bytes + plan.activation_bytes + plan.kv_bytes
+    return {
+        "weights_bytes": plan.weight_bytes,
+        "activations_bytes": plan.activation_bytes,
+        "kv_cache_bytes": plan.kv_bytes,
+        "total_bytes": planned,
+        "left_bytes": plan.available_bytes - planned,
+        "kv_blocks": sum(plan.num_blocks),
+        "kv_block_bytes": list(plan.block_bytes),
+        "max_model_len": plan.max_model_len,
+        "longest_sequences_at_once": _longest_at_once(built),
+    }
+
+
+def _longest_at_once(built: BuiltEngine) -> int:
+    """Sequences of max_model_len that the cache holds together, by the group that runs out first."""
+    needed = -(-built.plan.max_model_len // built.config.block_size)
+    return min(blocks // needed for blocks in built.plan.num_blocks)
