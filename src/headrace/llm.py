@@ -17,6 +17,7 @@ from headrace.core.errors import EngineError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request, SamplingParams
 from headrace.core.request import TokenLogprobs as Scored
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
+from headrace.engine.drive import drive
 from headrace.engine.wire import Stats
 from headrace.launch import build_engine
 from headrace.locate import locate_model
@@ -104,17 +105,7 @@ class LLM:
     def _drive(self, requests: Iterable[Request]) -> Iterator[list[OutputDelta]]:
         """Run ready-made requests to their end, handing over each step's deltas as soon as it is done. If the caller
         stops early, what is left is aborted."""
-        requests = list(requests)
-        ids = [request.request_id for request in requests]
-        try:
-            for request in requests:
-                self._engine.add(request, time.monotonic())
-            while self._engine.has_work:
-                yield self._engine.step(time.monotonic)
-        finally:
-            self._engine.abort(ids, time.monotonic())
-            while self._engine.has_work:
-                self._engine.step(time.monotonic)
+        return drive(self._engine, list(requests), time.monotonic)
 
     def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text, token ids) of a prompt."""

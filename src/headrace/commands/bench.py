@@ -8,12 +8,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from headrace.bench.drive import Driver
 from headrace.bench.latency import measure_latency
 from headrace.bench.startup import measure_startup
 from headrace.bench.throughput import measure_throughput
@@ -21,6 +21,7 @@ from headrace.bench.workload import Shape
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
+from headrace.engine.drive import drive
 from headrace.launch import build_engine, locate_model
 
 
@@ -81,5 +82,5 @@ def _measure(measure: Callable[..., Any], shape: Shape, json_file: Path | None, 
     queued = max(config.max_queued_requests, shape.num_prompts)
     built = build_engine(locate_model(dataclasses.replace(config, max_queued_requests=queued)))
     shape.check(built.ready.max_model_len)
-    drive = Driver(built.engine, time.perf_counter)
-    show(dataclasses.asdict(measure(drive, shape, built.ready.vocab_size, time.perf_counter)), json_file)
+    run = partial(drive, built.engine, clock=time.perf_counter)
+    show(dataclasses.asdict(measure(run, shape, built.ready.vocab_size, time.perf_counter)), json_file)

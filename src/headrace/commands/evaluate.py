@@ -6,16 +6,17 @@ import dataclasses
 import gzip
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
 
-from headrace.bench.drive import Driver
 from headrace.bench.perplexity import cut_windows, measure_perplexity
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
+from headrace.engine.drive import drive
 from headrace.launch import build_engine, locate_model
 from headrace.models.text import load_text
 
@@ -47,7 +48,7 @@ def perplexity(text: Path, window: int, windows: int, json_file: Path | None, co
             field="window",
         )
     with click.progressbar(length=sum(len(p) - 1 for p in pieces), label="scoring", file=sys.stderr) as bar:
-        result = measure_perplexity(Driver(built.engine, time.monotonic), pieces, bar.update)
+        result = measure_perplexity(partial(drive, built.engine, clock=time.monotonic), pieces, bar.update)
     show(dataclasses.asdict(result), json_file)
 
 

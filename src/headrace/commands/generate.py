@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ from headrace.core.config import Config
 def generate(prompt: str, sampling: dict[str, Any], config: Config) -> None:
     """Continue a text with MODEL (default: a small model, fetched on first use)."""
     if prompt == "-":
-        prompt = click.get_text_stream("stdin").read()
+        prompt = sys.stdin.read()
     with contextlib.closing(LocalModel(config).complete(prompt, sampling)) as pieces:
         for piece in pieces:
             click.echo(piece, nl=False)

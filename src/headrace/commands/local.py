@@ -9,11 +9,11 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.bench.drive import Driver
 from headrace.core.config import Config
 from headrace.core.errors import EngineError, RequestError
 from headrace.core.request import SamplingParams
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
+from headrace.engine.drive import drive
 from headrace.launch import build_engine, locate_model
 from headrace.models.text import load_text
 
@@ -28,7 +28,7 @@ class LocalModel:
         located = locate_model(config)
         built = build_engine(located)
         self._text = load_text(Path(located.model))
-        self._drive = Driver(built.engine, time.monotonic)
+        self._engine = built.engine
         self._limits = Limits(built.ready.max_model_len, built.ready.vocab_size, self._text.tokenizer.eos_ids)
         self._seeds = SeedSource(config.seed)
         self._asked = 0
@@ -49,7 +49,7 @@ class LocalModel:
         requests = build_requests(f"local-{self._asked}", prompt_ids, params, self._limits, self._seeds)
         detokenizer = self._text.tokenizer.detokenizer(skip_special_tokens=params.skip_special_tokens)
         choice = Choice.of(requests[0], detokenizer)
-        steps = self._drive(requests)
+        steps = drive(self._engine, requests, time.monotonic)
         try:
             for deltas in steps:
                 for delta in deltas:
