@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import ByteTokenizer, FakeEngine, PlainTemplate
 from fastapi import FastAPI
-from serving import http, served, settings
+from tests.server.fake_engine import ByteTokenizer, FakeEngine, PlainTemplate
+from tests.server.serving import http, served, settings
 
 from headrace.server.app import create_app
 

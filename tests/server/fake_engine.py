@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -61,12 +61,19 @@ class ByteTokenizer:
 class PlainTemplate:
     """role:content lines; refuses two messages of one role in a row, as some real templates do."""
 
-    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
         roles = [m["role"] for m in messages]
         if any(a == b for a, b in pairwise(roles)):
             raise RequestError("messages: roles must alternate", param="messages")
         text = "".join(f"{m['role']}:{m['content']}\n" for m in messages)
-        return list((text + ("assistant:" if add_generation_prompt else "")).encode())
+        text += "assistant:" if add_generation_prompt else ""
+        return list((text.removesuffix("\n") if continue_final_message else text).encode())
 
 
 def say(text: str) -> Callable[[Request], list[int]]:

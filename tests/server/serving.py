@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import uvicorn
-from fake_engine import EOS
 from fastapi import FastAPI
+from tests.server.fake_engine import EOS
 
 from headrace.server.settings import ServerSettings
 

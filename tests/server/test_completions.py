@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import BOS, CONTEXT, EOS, ByteTokenizer, FakeEngine, endless, say
 from fastapi import FastAPI
-from serving import COMPLETIONS, MODEL, events, http, refusal
+from tests.server.fake_engine import BOS, CONTEXT, EOS, ByteTokenizer, FakeEngine, endless, say
+from tests.server.serving import COMPLETIONS, MODEL, events, http, refusal
 
 
 async def complete(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:

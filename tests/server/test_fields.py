@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_engine import VOCAB, FakeEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from serving import CHAT, COMPLETIONS, MODEL, refusal
+from tests.server.fake_engine import VOCAB, FakeEngine
+from tests.server.serving import CHAT, COMPLETIONS, MODEL, refusal
 
 from headrace.core.errors import RequestError
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT, REFUSED, parse

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache, partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -77,6 +78,5 @@ def create_app(
         },
     )
     app.state.service = service
-    described = document(settings.version)
-    app.openapi = lambda: described  # type: ignore[method-assign]
+    app.openapi = cache(partial(document, settings.version))  # type: ignore[method-assign]
     return app

@@ -6,9 +6,9 @@ event loop keeps answering others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,32 +21,32 @@ T = TypeVar("T")
 
 
 class BodyReader:
-    """Reads bodies up to max_bytes; those above large_bytes take one of `large_slots` places and a thread."""
+    """Reads bodies up to max_bytes. Those of large_bytes or more share `large_slots` places; those of offload_bytes
+    or more are worked on in threads."""
 
-    def __init__(self, max_bytes: int, large_bytes: int, large_slots: int, timeout: float) -> None:
+    def __init__(
+        self, *, max_bytes: int, offload_bytes: int, large_bytes: int, large_slots: int, timeout: float
+    ) -> None:
         self.max_bytes = max_bytes
+        self.offload_bytes = offload_bytes
         self.large_bytes = large_bytes
         self.timeout = timeout
         self._slots = asyncio.Semaphore(large_slots)
-        self._threads = ThreadPoolExecutor(large_slots, thread_name_prefix="large-body")
+        self._threads = ThreadPoolExecutor(large_slots, thread_name_prefix="body")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def offload(self, size: int, work: Callable[[], T]) -> T:
-        """Run work here if its input is small, on a worker thread if it has large_bytes or more."""
-        if size < self.large_bytes:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    @asynccontextmanager
-    async def json_object(self, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """The body as a JSON object. A large body's place is kept until the context ends: hold it while
-        validating and tokenizing, not while generating. Raises HttpError 408, 413, 415 or RequestError."""
+    async def prepare(self, request: Request, work: Callable[[dict[str, Any]], T]) -> T:
+        """Read the body, a JSON object, and return work(object): all that is done with a body before the engine
+        hears of it. Raises HttpError 408, 413, 415 or RequestError, and what work raises."""
         _check_content_type(request)
         async with AsyncExitStack() as stack:
             data = await self._read(request, stack)
-            yield await self.offload(len(data), lambda: _parse(data))
+            if len(data) < self.offload_bytes:
+                return work(_parse(data))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, lambda: work(_parse(data)))
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         declared = request.headers.get("content-length", "")

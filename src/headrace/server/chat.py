@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,10 +15,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
-from headrace.core.request import MAX_LOGPROBS, TokenLogprobs
+from headrace.core.request import MAX_LOGPROBS, SamplingParams, TokenLogprobs
 from headrace.engine.completion import Choice, build_requests
 from headrace.server.answer import Head, new_head
-from headrace.server.errors import HttpError
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
 from headrace.server.logprobs import chat_logprobs
@@ -30,6 +30,7 @@ from headrace.server.protocol import (
     ChatCompletion,
     ChatDelta,
     ChatLogprobs,
+    TokenizeBody,
 )
 from headrace.server.sampling import sampling_params
 from headrace.server.service import Service, service_of
@@ -40,10 +41,10 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     service = service_of(request)
     arrival = time.monotonic()
     service.check_taking_requests()
-    async with service.bodies.json_object(request) as fields:
-        body = parse(fields, ChatBody)
-        service.check_model(body.model)
-        sequences, request_id = await _sequences(service, body, arrival)
+    request_id = service.new_id("chatcmpl")
+    body, sequences = await service.bodies.prepare(
+        request, lambda fields: _prepare(service, fields, request_id, arrival)
+    )
     top = (body.top_logprobs or 0) if body.logprobs else None
     generation = Generation(service, sequences, arrival)
     if body.stream:
@@ -55,25 +56,47 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     return await whole_answer(request, generation, ChatAnswer(service, generation, head, top).whole)
 
 
-async def render(service: Service, messages: list[object] | None, *, add_generation_prompt: bool) -> list[int]:
-    """Token ids of a conversation by the model's template. Raises RequestError naming messages."""
-    if service.chat_template is None:
-        raise HttpError(
-            400,
-            "this model has no chat template: use /v1/completions",
-            param="messages",
-            code="no_chat_template",
-        )
+def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
+    """Token ids of a body's conversation by the model's template. Raises RequestError naming the message."""
     template = service.chat_template
-    checked = check_messages(messages)
-    size = sum(len(m["content"].encode()) for m in checked)
-    service.check_prompt_bytes(size, "messages")
-    return await service.bodies.offload(
-        size, lambda: template.render(checked, add_generation_prompt=add_generation_prompt)
-    )
+    if template is None:
+        raise RequestError(
+            "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
+        )
+    messages = check_messages(body.messages)
+    service.check_prompt_bytes(sum(len(m["content"].encode()) for m in messages), "messages")
+    continued = body.continue_final_message is True
+    prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
+    return template.encode(messages, add_generation_prompt=prompted, continue_final_message=continued)
 
 
-async def _sequences(service: Service, body: ChatBody, arrival: float) -> tuple[list[Sequence], str]:
+def _prepare(
+    service: Service, fields: dict[str, Any], request_id: str, arrival: float
+) -> tuple[ChatBody, list[Sequence]]:
+    """Everything before the engine: checks, template, tokens."""
+    body = parse(fields, ChatBody)
+    service.check_model(body.model)
+    params = _params(service, body)
+    try:
+        requests = build_requests(
+            request_id,
+            encode_chat(service, body),
+            params,
+            service.limits,
+            service.seeds,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+            arrival=arrival,
+        )
+    except RequestError as error:
+        if error.param == "prompt":
+            error.param = "messages"
+        raise
+    sequences = [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params))) for r in requests]
+    return body, sequences
+
+
+def _params(service: Service, body: ChatBody) -> SamplingParams:
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
         raise RequestError(
             f"max_tokens ({body.max_tokens}) is the older name of max_completion_tokens "
@@ -87,32 +110,12 @@ async def _sequences(service: Service, body: ChatBody, arrival: float) -> tuple[
             raise RequestError(
                 f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {body.top_logprobs}", param="top_logprobs"
             )
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    params = sampling_params(
+    return sampling_params(
         body,
         service.settings.sampling_defaults,
-        max_tokens=max_tokens,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    add_generation_prompt = body.add_generation_prompt is not False
-    prompt_ids = await render(service, body.messages, add_generation_prompt=add_generation_prompt)
-    request_id = service.new_id("chatcmpl")
-    try:
-        requests = build_requests(
-            request_id,
-            prompt_ids,
-            params,
-            service.limits,
-            service.seeds,
-            cache_salt=body.cache_salt or "",
-            priority=body.priority or 0,
-            arrival=arrival,
-        )
-    except RequestError as error:
-        if error.param == "prompt":
-            error.param = "messages"
-        raise
-    return [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params))) for r in requests], request_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -33,10 +34,10 @@ async def completions(request: Request) -> Response | ASGIApp:
     service = service_of(request)
     arrival = time.monotonic()
     service.check_taking_requests()
-    async with service.bodies.json_object(request) as fields:
-        body = parse(fields, CompletionBody)
-        service.check_model(body.model)
-        sequences, request_id = await _sequences(service, body, arrival)
+    request_id = service.new_id("cmpl")
+    body, sequences = await service.bodies.prepare(
+        request, lambda fields: _prepare(service, fields, request_id, arrival)
+    )
     generation = Generation(service, sequences, arrival)
     if body.stream:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -47,7 +48,12 @@ async def completions(request: Request) -> Response | ASGIApp:
     return await whole_answer(request, generation, CompletionAnswer(service, generation, head, body.logprobs).whole)
 
 
-async def _sequences(service: Service, body: CompletionBody, arrival: float) -> tuple[list[Sequence], str]:
+def _prepare(
+    service: Service, fields: dict[str, Any], request_id: str, arrival: float
+) -> tuple[CompletionBody, list[Sequence]]:
+    """Everything before the engine: checks and tokens."""
+    body = parse(fields, CompletionBody)
+    service.check_model(body.model)
     params = sampling_params(
         body,
         service.settings.sampling_defaults,
@@ -55,8 +61,7 @@ async def _sequences(service: Service, body: CompletionBody, arrival: float) -> 
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
     )
-    prompts = await read_prompts(service, body.prompt, add_special_tokens=body.add_special_tokens is not False)
-    request_id = service.new_id("cmpl")
+    prompts = read_prompts(service, body.prompt, add_special_tokens=body.add_special_tokens is not False)
     sequences: list[Sequence] = []
     for number, prompt in enumerate(prompts):
         requests = build_requests(
@@ -76,7 +81,7 @@ async def _sequences(service: Service, body: CompletionBody, arrival: float) -> 
             Sequence(number * params.n + r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo)
             for r in requests
         ]
-    return sequences, request_id
+    return body, sequences
 
 
 @dataclass(slots=True)

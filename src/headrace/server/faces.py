@@ -4,6 +4,7 @@ in, so that this room imports neither.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.engine.text_stream import Detokenizer
@@ -23,6 +24,12 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate(Protocol):
-    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
         """Token ids of a conversation; what looks like a special token inside a message stays text. Raises
         RequestError when the template refuses the conversation."""

@@ -47,7 +47,6 @@ REFUSED: dict[str, str] = {
     "chat_template": "templates come from the model only",
     "chat_template_kwargs": "templates come from the model only, and their arguments from the operator",
     "documents": "put them in a message",
-    "continue_final_message": "not available; leave the last message to the user",
     "structured_outputs": "structured output is not available in this version",
     "guided_json": "structured output is not available in this version",
     "guided_regex": "structured output is not available in this version",

@@ -1,5 +1,5 @@
-"""A conversation as the client sent it becomes what the chat template takes: roles checked, text parts joined,
-everything that is not text refused by name.
+"""A conversation as the client sent it becomes what the chat template takes: roles checked, text parts joined by
+line breaks, everything that is not text refused by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _check_message(message: Any, where: str) -> dict[str, Any]:
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
         if role in _NOT_YET:
-            raise RequestError(f"{where}.role: {role!r} needs tools, which are not available yet", param="messages")
+            raise RequestError(
+                f"{where}.role: {role!r} needs tools, which are not available yet", param=f"{where}.role"
+            )
         raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
     for name, value in fields.items():
         if name in ("role", "content") or (name in _KNOWN and role == "assistant"):
@@ -50,7 +52,7 @@ def _text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list) or not content:
         raise _wrong(where, "must be a string or a list of text parts", content)
-    return "".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+    return "\n".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
 
 
 def _part(part: Any, where: str) -> str:
@@ -60,7 +62,7 @@ def _part(part: Any, where: str) -> str:
     if isinstance(kind, str) and kind != "text":
         raise RequestError(
             f"{where}: parts of type {kind[:64]!r} are not supported, this model reads text only",
-            param="messages",
+            param=where,
             code="unsupported_content",
         )
     raise _wrong(where, 'must be {"type": "text", "text": STRING}', part)
@@ -69,9 +71,9 @@ def _part(part: Any, where: str) -> str:
 def _unknown(where: str, name: str) -> RequestError:
     near = difflib.get_close_matches(name[:64], _KNOWN, n=1)
     hint = f"did you mean {near[0]}?" if near else "a message has role, content and name"
-    return RequestError(f"{where}: field {name[:64]!r} is not supported; {hint}", param="messages")
+    return RequestError(f"{where}: field {name[:64]!r} is not supported; {hint}", param=f"{where}.{name[:64]}")
 
 
 def _wrong(where: str, must: str, value: Any) -> RequestError:
     shown = "null" if value is None else repr(value)
-    return RequestError(f"{where} {must}, got {shown[:80]}", param="messages")
+    return RequestError(f"{where} {must}, got {shown[:80]}", param=where)

@@ -19,10 +19,19 @@ class Prompt:
     text: str | None
 
 
-async def read_prompts(service: Service, prompt: str | list[Any] | None, *, add_special_tokens: bool) -> list[Prompt]:
+def read_prompts(service: Service, prompt: str | list[Any] | None, *, add_special_tokens: bool) -> list[Prompt]:
     """Raises RequestError naming the prompt, by index where there are several."""
     if prompt is None:
         raise RequestError("prompt is required", param="prompt")
+    # Counted before anything is looked at: a list of millions is refused at once.
+    longest = max(service.settings.max_prompts, service.limits.max_model_len)
+    if isinstance(prompt, list) and len(prompt) > longest:
+        raise RequestError(
+            f"prompt has {len(prompt)} entries: this model's context is {service.limits.max_model_len} tokens, and a "
+            f"request may have at most {service.settings.max_prompts} prompts",
+            param="prompt",
+            code="context_length_exceeded",
+        )
     forms = _split(prompt)
     if len(forms) > service.settings.max_prompts:
         raise RequestError(
@@ -30,7 +39,7 @@ async def read_prompts(service: Service, prompt: str | list[Any] | None, *, add_
         )
     several = len(forms) > 1
     return [
-        await _read(service, form, f"prompt[{i}]" if several else "prompt", add_special_tokens)
+        _read(service, form, f"prompt[{i}]" if several else "prompt", add_special_tokens)
         for i, form in enumerate(forms)
     ]
 
@@ -54,14 +63,11 @@ def _is_ids(value: list[Any]) -> bool:
     return all(type(v) is int for v in value)
 
 
-async def _read(service: Service, form: str | list[int], where: str, add_special_tokens: bool) -> Prompt:
+def _read(service: Service, form: str | list[int], where: str, add_special_tokens: bool) -> Prompt:
     if not isinstance(form, str):
         return Prompt(form, None)
-    size = len(form.encode())
-    service.check_prompt_bytes(size, "prompt")
-    ids = await service.bodies.offload(
-        size, lambda: service.tokenizer.encode(form, add_special_tokens=add_special_tokens)
-    )
+    service.check_prompt_bytes(len(form.encode()), "prompt")
+    ids = service.tokenizer.encode(form, add_special_tokens=add_special_tokens)
     if not ids:
         raise RequestError(f"{where} has no tokens: this model needs at least one", param="prompt")
     return Prompt(ids, form)

@@ -42,7 +42,11 @@ class Service:
         self.seeds = SeedSource(settings.seed)
         self.metrics = Metrics(settings.model_name)
         self.bodies = BodyReader(
-            settings.max_body_bytes, settings.large_body_bytes, settings.large_bodies, settings.body_timeout
+            max_bytes=settings.max_body_bytes,
+            offload_bytes=settings.offload_bytes,
+            large_bytes=settings.large_body_bytes,
+            large_slots=settings.large_bodies,
+            timeout=settings.body_timeout,
         )
         self.draining = False
         self.live = 0
@@ -67,7 +71,7 @@ class Service:
 
     def check_prompt_bytes(self, size: int, param: str) -> None:
         """Refuse a text too long for the context before spending time on its tokens."""
-        if size >= self.settings.large_body_bytes and size > self.max_prompt_bytes:
+        if size >= self.settings.offload_bytes and size > self.max_prompt_bytes:
             raise RequestError(
                 f"{param}: {size} bytes of text cannot fit this model's context of {self.limits.max_model_len} "
                 f"tokens, which is at most {self.max_prompt_bytes} bytes: shorten it",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 class ServerSettings:
     """model_name: the model's name in the API. eos_ids: tokens that end a sequence. sampling_defaults: values for
     sampling fields a client leaves out (the model's generation_config.json), by field name. created: unix seconds.
-    max_prompts: prompts that one completions request may carry. large_body_bytes: from this size on a body is
-    parsed and tokenized off the event loop, and only `large_bodies` of them are held at once. body_timeout:
+    max_prompts: prompts that one completions request may carry. offload_bytes: from this size on a body is
+    parsed and tokenized off the event loop. large_body_bytes: from this size on only `large_bodies` bodies are held at
+    once, the others wait unread. body_timeout:
     seconds a client may take to send a body. stall_timeout: seconds a reader may leave a stream unread.
     """
 
@@ -25,7 +26,8 @@ class ServerSettings:
     seed: int = 0
     max_body_bytes: int = 32 * 2**20
     max_prompts: int = 1024
-    large_body_bytes: int = 64 * 2**10
+    offload_bytes: int = 16 * 2**10
+    large_body_bytes: int = 2**20
     large_bodies: int = 4
     body_timeout: float = 120.0
     stall_timeout: float = 120.0

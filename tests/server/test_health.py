@@ -1,0 +1,49 @@
+"""/health tells of progress, draining turns new work away, /version says what runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+from fastapi import FastAPI
+from tests.server.fake_engine import FakeEngine
+from tests.server.serving import CHAT, events, eventually, refusal, user
+
+
+async def test_health_follows_the_engine(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert (await client.get("/health")).json() == {"status": "ok"}
+    engine.health = (False, "no step for 12 s")
+    assert "no step for 12 s" in refusal(await client.get("/health"), 503)["message"]
+    engine.health = (True, "")
+    assert (await client.get("/health")).status_code == 200
+
+
+async def test_version(client: httpx.AsyncClient) -> None:
+    shown = (await client.get("/version")).json()
+    assert shown == {"version": "1.2.3", "fingerprint": "fp-test", "engine": {"model": "fake"}}
+
+
+async def test_draining_lets_streams_finish_and_refuses_new_ones(
+    app: FastAPI, client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.delay = 0.01
+    service = app.state.service
+    stream = asyncio.create_task(client.post(CHAT, json=user("hi", stream=True)))
+    await eventually(lambda: engine.produced > 2)
+    service.drain()
+    response = await client.post(CHAT, json=user("hi"))
+    assert refusal(response, 503)["code"] == "shutting_down"
+    assert "retry-after" in response.headers
+    assert refusal(await client.get("/health"), 503)["code"] == "shutting_down"
+    waiting = asyncio.create_task(service.drained())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    chunks = events((await stream).text)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    await waiting
+    assert service.live == 0
+
+
+async def test_drained_at_once_without_work(app: FastAPI) -> None:
+    app.state.service.drain()
+    await app.state.service.drained()

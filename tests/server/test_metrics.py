@@ -1,0 +1,78 @@
+"""Metrics by vLLM's names: the engine's gauges when scraped, and how requests ended."""
+
+from __future__ import annotations
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.fake_engine import FakeEngine, endless
+from tests.server.serving import CHAT, MODEL, user
+
+from headrace.engine.wire import Stats
+
+
+async def scrape(client: httpx.AsyncClient) -> dict[str, float]:
+    response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            assert sample.labels["model_name"] == MODEL
+            found[f"{sample.name} {sample.labels.get('finished_reason', '')}".strip()] = sample.value
+    return found
+
+
+async def test_engine_gauges_and_counters(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    async def stats() -> Stats:
+        return Stats(
+            running=3, waiting=2, blocks_used=25, blocks_total=100, preemptions=1,
+            prompt_tokens=500, generated_tokens=70, cached_tokens=40,
+        )  # fmt: skip
+
+    engine.stats = stats  # type: ignore[method-assign]
+    found = await scrape(client)
+    expected = {
+        "headrace:num_requests_running": 3,
+        "headrace:num_requests_waiting": 2,
+        "headrace:kv_cache_usage_perc": 0.25,
+        "headrace:num_preemptions_total": 1,
+        "headrace:prompt_tokens_total": 500,
+        "headrace:generation_tokens_total": 70,
+        "headrace:prefix_cache_queries_total": 500,
+        "headrace:prefix_cache_hits_total": 40,
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
+async def test_requests_by_how_they_ended(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    await client.post(CHAT, json=user("hi"))
+    await client.post(CHAT, json=user("hi", n=2, stream=True, stop="w"))
+    engine.reply = endless
+    await client.post(CHAT, json=user("hi", max_tokens=5))
+    engine.fail_at = 2
+    await client.post(CHAT, json=user("hi"))
+    found = await scrape(client)
+    assert found["headrace:request_success_total stop"] == 3
+    assert found["headrace:request_success_total length"] == 1
+    assert found["headrace:request_success_total error"] == 1
+    assert found["headrace:request_success_total abort"] == 0
+    assert found["headrace:time_to_first_token_seconds_count"] == 5
+    assert found["headrace:e2e_request_latency_seconds_count"] == 4
+    assert found["headrace:inter_token_latency_seconds_count"] == 13 + 7 + 7 + 4 + 1
+    assert found["headrace:request_generation_tokens_sum"] == 14 + 8 + 8 + 5 + 2
+    assert found["headrace:request_prompt_tokens_count"] == 5
+
+
+async def test_refused_requests_are_not_counted(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    await client.post(CHAT, json=user("hi", n=0))
+    engine.refuse = lambda request: RuntimeError("x") if request.choice else None
+    await client.post(CHAT, json=user("hi", n=2))
+    found = await scrape(client)
+    assert all(value == 0 for name, value in found.items() if name.startswith("headrace:request_success_total"))
+
+
+async def test_a_dead_engine_leaves_the_rest(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    await client.post(CHAT, json=user("hi"))
+    engine.dead = True
+    found = await scrape(client)
+    assert found["headrace:request_success_total stop"] == 1
+    assert "headrace:num_requests_running" not in found
