@@ -26,5 +26,6 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<int>(), nb::arg("threads"))
       .def_prop_ro("threads", &ThreadPool::threads);
 
+  bind_weights(m);
   bind_program(m);
 }

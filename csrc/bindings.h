@@ -12,6 +12,7 @@ struct Kernels {
   const KernelTable* table;
 };
 
+void bind_weights(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 
 }  // namespace headrace

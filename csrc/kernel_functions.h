@@ -5,6 +5,12 @@
 
 namespace headrace::HEADRACE_ISA {
 
+void quantize_rows(const float* x, ptrdiff_t stride, int rows, int k, int8_t* q, float* scale, float* scaled_sum);
+void linear_float(const float* x, ptrdiff_t stride, int rows, const PackedMatrix& w, const LinearOut& out,
+                  int tile_begin, int tile_end);
+void linear_quantized(const QuantizedRows& x, int rows, const PackedMatrix& w, const LinearOut& out, int tile_begin,
+                      int tile_end);
+void embed_row(const PackedMatrix& w, int index, float scale, float* out);
 void rms_norm(const float* x, float* y, const float* weight, int width, float eps);
 void gated_activation(const float* gate, const float* up, float* out, int width, Activation activation);
 void softcap(float* x, int width, float cap);

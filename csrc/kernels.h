@@ -22,15 +22,19 @@ enum class Activation : int { Silu = 0, GeluTanh = 1 };
 
 // A weight matrix [n, k], packed in tiles of kTile outputs; n is padded to a multiple of kTile with zeros.
 //   F32   data float  [tile][k][16]                      BF16  the same with uint16_t
-//   Q8    data int8   [tile][k/4][16][4]                  scale float [tile][k/group][16]
+//   Q8    data int8   [tile][k/4][16][4]                  scale [tile][k/group][16]
 //   Q4    data uint8  [tile][k/8][16][4]: low nibble is k-quad 2j, high nibble k-quad 2j+1 of the run of 8
-//                                                          scale, minimum float [tile][k/group][16]
+//                                                          scale, minimum [tile][k/group][16]
+// scale and minimum are float, or IEEE half (uint16_t) where half_scales: packing chooses half if it holds every one
+// of them exactly, as it does for the usual file formats, because decoding is bound by the bytes it reads.
+// data, scale and minimum start at multiples of 64 bytes.
 struct PackedMatrix {
   Scheme scheme;
   int n, k, group;
+  bool half_scales;
   const void* data;
-  const float* scale;
-  const float* minimum;
+  const void* scale;
+  const void* minimum;
 };
 
 // Activations quantized along k: q int8 [rows][k], scale float [rows][k/32], and scaled_sum float [rows][k/32]

@@ -9,10 +9,10 @@ namespace headrace::HEADRACE_ISA {
 const KernelTable& kernel_table() {
   static constexpr KernelTable table = {
       HEADRACE_STRING(HEADRACE_ISA),
-      nullptr,  // quantize_rows
-      nullptr,  // linear_float
-      nullptr,  // linear_quantized
-      nullptr,  // embed_row
+      quantize_rows,
+      linear_float,
+      linear_quantized,
+      embed_row,
       rms_norm,
       gated_activation,
       softcap,
