@@ -11,4 +11,5 @@ from headrace.models.sources import locate
 def locate_model(config: Config) -> Config:
     """The same settings, checked, with the model as a local path; it is fetched first if need be."""
     config = config.resolve()
-    return dataclasses.replace(config, model=str(locate(config.model, revision=config.revision)))
+    path = locate(config.model, revision=config.revision)
+    return dataclasses.replace(config, model=str(path), revision=None)
