@@ -34,7 +34,6 @@ from headrace.worker.assembly import activation_bytes, assemble, weight_bytes
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 
-
 __all__ = ["BuiltEngine", "build_engine", "locate_model"]
 
 

@@ -1,0 +1,194 @@
+"""The whole server as its users see it: processes, a socket, signals, and the real default model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+CODE = """
+import json, sys
+from headrace.core.config import Config
+from headrace.core.errors import HeadraceError
+from headrace.serving import serve
+try:
+    sys.exit(serve(Config(**json.loads(sys.argv[1]))))
+except HeadraceError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(model: Path, **settings):
+    """(url, process) of a server that has answered /health."""
+    port = free_port()
+    given = {"model": str(model), "port": port, "max_model_len": 2048, "num_kv_blocks": 512, **settings}
+    process = subprocess.Popen([sys.executable, "-c", CODE, json.dumps(given)])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: answers(url), 30)
+        yield url, process
+    finally:
+        for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.terminate()
+        process.wait(20)
+
+
+def wait_for(condition, seconds=15.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "this did not come true in time"
+        time.sleep(0.02)
+
+
+def health(url: str) -> int:
+    return httpx.get(url + "/health", timeout=5).status_code
+
+
+def answers(url: str) -> bool:
+    try:
+        return health(url) == 200
+    except httpx.TransportError:
+        return False
+
+
+def complete(url: str, **body):
+    given = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0, **body}
+    return httpx.post(url + "/v1/completions", json=given, timeout=60)
+
+
+def engine_of(process) -> psutil.Process:
+    (child,) = psutil.Process(process.pid).children()
+    return child
+
+
+class Stream(threading.Thread):
+    """A streamed completion, read in the background: its events and how it ended."""
+
+    def __init__(self, url: str, **body) -> None:
+        super().__init__()
+        self.url, self.body, self.events = url, body, []
+        self.begun = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        given = {"prompt": "Count: one, two,", "temperature": 0, "ignore_eos": True, "stream": True, **self.body}
+        with httpx.stream("POST", self.url + "/v1/completions", json=given, timeout=60) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    self.events.append(line.removeprefix("data: "))
+                    self.begun.set()
+
+    def finish_reason(self):
+        assert self.events[-1] == "[DONE]"
+        return json.loads(self.events[-2])["choices"][0]["finish_reason"]
+
+
+@pytest.fixture(scope="module")
+def server(default_model):
+    with serving(default_model) as (url, process):
+        yield url, process
+
+
+def test_it_completes(server):
+    url, _ = server
+    answer = complete(url).json()
+    assert "Paris" in answer["choices"][0]["text"]
+    assert answer["usage"]["completion_tokens"] == 4
+
+
+def test_a_stopped_engine_is_unhealthy_until_it_goes_on(server):
+    url, process = server
+    engine = engine_of(process)
+    os.kill(engine.pid, signal.SIGSTOP)
+    wait_for(lambda: health(url) == 503)
+    os.kill(engine.pid, signal.SIGCONT)
+    wait_for(lambda: health(url) == 200)
+    assert complete(url).status_code == 200
+
+
+def test_the_engine_is_a_process_of_its_own_in_a_private_folder(server):
+    _, process = server
+    sockets = [c.laddr for c in engine_of(process).net_connections("unix") if str(c.laddr).endswith("engine.sock")]
+    assert sockets
+    path = Path(sockets[0])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model):
+    with serving(default_model) as (url, process):
+        stream = Stream(url, max_tokens=400)
+        assert stream.begun.wait(30)
+        process.terminate()
+        wait_for(lambda: health(url) == 503)
+        assert complete(url).status_code == 503
+        stream.join(60)
+        assert stream.finish_reason() == "length"
+        assert process.wait(20) == 0
+
+
+def test_a_second_sigterm_stops_at_once(default_model):
+    with serving(default_model) as (url, process):
+        stream = Stream(url, max_tokens=2000)
+        assert stream.begun.wait(30)
+        process.terminate()
+        wait_for(lambda: health(url) == 503)
+        process.terminate()
+        assert process.wait(20) == 0
+        stream.join(20)
+
+
+def test_a_killed_engine_ends_streams_with_an_error_and_is_unhealthy(default_model):
+    with serving(default_model) as (url, process):
+        stream = Stream(url, max_tokens=2000)
+        assert stream.begun.wait(30)
+        engine_of(process).kill()
+        stream.join(20)
+        assert any("error" in json.loads(event) for event in stream.events if event != "[DONE]")
+        assert health(url) == 503
+        assert complete(url).status_code in (500, 503)
+
+
+def test_the_engine_ends_when_the_api_is_killed(default_model):
+    with serving(default_model) as (_, process):
+        engine = engine_of(process)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_model_len": 10**6}, "at most 8192"),
+        ({"host": "256.0.0.1"}, "cannot listen"),
+        ({"model": "no/such/file.gguf"}, "no/such/file.gguf"),
+    ],
+)
+def test_what_cannot_be_served_is_said_and_ends(default_model, settings, words):
+    given = {"model": str(default_model), "port": free_port(), **settings}
+    done = subprocess.run([sys.executable, "-c", CODE, json.dumps(given)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
