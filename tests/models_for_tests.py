@@ -46,6 +46,7 @@ def make_checkpoint(
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
     model = model_class(config_class(**{**defaults, **settings}))
     with torch.no_grad():
@@ -54,10 +55,13 @@ def make_checkpoint(
                 weight.copy_(torch.randn_like(weight) * 0.2 + (0 if name.endswith("bias") else 1))
             elif "q_proj" in name or "k_proj" in name:
                 weight.mul_(sharpness**0.5)
-    model = model.to(dtype)
+    for weight in model.parameters():  # not model.to(): that would round the rope frequencies too
+        weight.data = weight.data.to(dtype)
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     model.save_pretrained(folder, max_shard_size=total if shards == 1 else total // shards)
-    return model.float().eval()
+    for weight in model.parameters():
+        weight.data = weight.data.float()
+    return model.eval()
 
 
 GGUF_NAMES = {

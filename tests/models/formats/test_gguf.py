@@ -1,0 +1,222 @@
+import struct
+import tracemalloc
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import ModelError
+from headrace.models.formats.gguf import GGUFFile
+from headrace.ops.matrix import Matrix
+
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+
+
+def write(path: Path, tensors: dict[str, tuple[np.ndarray, str]], **metadata: object) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in metadata.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_uint32(key, value)
+    for name, (values, kind) in tensors.items():
+        stored = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(name, gguf.quantize(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def header(
+    *,
+    version: int = 3,
+    tensors: int = 0,
+    entries: int = 0,
+    rest: bytes = b"",
+    padding: int = 4096,
+    magic: bytes = b"GGUF",
+) -> bytes:
+    return magic + struct.pack("<IQQ", version, tensors, entries) + rest + bytes(padding)
+
+
+def entry(key: bytes, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
+
+
+def info(name: bytes, dims: list[int], kind: int = 0, offset: int = 0, rank: int | None = None) -> bytes:
+    rank = len(dims) if rank is None else rank
+    return struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(dims)}QIQ", rank, *dims, kind, offset)
+
+
+def open_bytes(folder: Path, data: bytes) -> GGUFFile:
+    path = folder / "model.gguf"
+    path.write_bytes(data)
+    return GGUFFile(path)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_matrix_dequantizes_to_exactly_what_the_gguf_package_gives(tmp_path: Path, kind: str) -> None:
+    values = np.random.default_rng(1).normal(size=(24, 96)).astype(np.float32)
+    values[0] = 0
+    file = GGUFFile(write(tmp_path / "a.gguf", {"w": (values, kind)}))
+    stored = gguf.GGMLQuantizationType[kind]
+    expected = gguf.dequantize(gguf.quantize(values, stored), stored).reshape(values.shape)
+    matrix = file.matrix("w")
+    assert matrix.scheme == {"F32": "f32", "F16": "f32", "BF16": "bf16", "Q8_0": "q8"}.get(kind, "q4")
+    np.testing.assert_array_equal(matrix.dequantize(), expected)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_vector_is_float32(tmp_path: Path, kind: str) -> None:
+    values = np.linspace(-1, 1, 32, dtype=np.float32)
+    stored = gguf.GGMLQuantizationType[kind]
+    file = GGUFFile(write(tmp_path / "a.gguf", {"v": (values, kind)}))
+    expected = gguf.dequantize(gguf.quantize(values, stored), stored).reshape(-1)
+    np.testing.assert_array_equal(file.vector("v"), expected)
+
+
+def test_metadata_is_read_by_key(tmp_path: Path) -> None:
+    words = ["", "a", "ü", "한국어", "x" * 1000]
+    path = write(tmp_path / "a.gguf", {}, words=words, numbers=[3, -4], name="n", count=7)
+    file = GGUFFile(path)
+    assert file.strings("words") == words
+    assert file.numbers("numbers").tolist() == [3, -4]
+    assert (file.get("name"), file.get("count"), file.get("absent")) == ("n", 7, None)
+    assert file.length("words") == len(words)
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda f: f.strings("count"), "not an array"),
+        (lambda f: f.strings("absent"), "missing"),
+        (lambda f: f.strings("numbers"), "expected strings"),
+        (lambda f: f.numbers("words"), "expected numbers"),
+        (lambda f: f.get("words"), "expected a single value"),
+        (lambda f: f.matrix("absent"), "absent is missing"),
+        (lambda f: f.matrix("v"), "expected a matrix"),
+        (lambda f: f.vector("w"), "expected a vector"),
+    ],
+)
+def test_what_is_not_there_or_of_another_kind_is_refused_by_name(tmp_path: Path, read, message: str) -> None:
+    tensors = {"v": (np.zeros(4, np.float32), "F32"), "w": (np.zeros((2, 4), np.float32), "F32")}
+    file = GGUFFile(write(tmp_path / "a.gguf", tensors, words=["a"], numbers=[1], count=1))
+    with pytest.raises(ModelError, match=message):
+        read(file)
+
+
+def test_the_digest_sees_every_stored_value(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    path = write(tmp_path / "a.gguf", {"w": (values, "F32"), "u": (values, "F32")})
+    file = GGUFFile(path)
+    assert file.digest("w") == file.digest("u")
+    for row, column in ((0, 0), (31, 5), (63, 63)):
+        changed = values.copy()
+        changed[row, column] = np.nextafter(changed[row, column], np.float32(9))
+        other = GGUFFile(write(tmp_path / "b.gguf", {"w": (changed, "F32")}))
+        assert other.digest("w") != file.digest("w")
+    swapped = np.concatenate([values[32:], values[:32]])
+    assert GGUFFile(write(tmp_path / "c.gguf", {"w": (swapped, "F32")})).digest("w") != file.digest("w")
+
+
+HUGE = 2**63
+U32 = lambda value: struct.pack("<I", value)  # noqa: E731
+ARRAY = lambda kind, count: struct.pack("<IQ", kind, count)  # noqa: E731
+HOSTILE = {
+    "empty": (b"", "cannot be read"),
+    "short": (b"GGUF", "ends inside its header"),
+    "another format": (header(magic=b"GGML"), "does not start with GGUF"),
+    "version 1": (header(version=1), "version 1"),
+    "big-endian": (header(version=0x03000000), "version 50331648"),
+    "tensors beyond the file": (header(tensors=HUGE), "exceed the file"),
+    "entries beyond the file": (header(entries=2**40), "exceed the file"),
+    "key beyond the file": (header(entries=1, rest=struct.pack("<Q", HUGE)), "exceeds the file"),
+    "string beyond the file": (header(entries=1, rest=entry(b"k", 8, struct.pack("<Q", HUGE))), "exceeds the file"),
+    "key not UTF-8": (header(entries=1, rest=entry(b"\xff", 4, U32(1))), "not UTF-8"),
+    "key twice": (header(entries=2, rest=entry(b"k", 4, U32(1)) * 2), "twice"),
+    "unknown type": (header(entries=1, rest=entry(b"k", 99, U32(1))), "unknown type 99"),
+    "array of unknown type": (header(entries=1, rest=entry(b"k", 9, ARRAY(77, 1))), "array of type 77"),
+    "array of arrays": (header(entries=1, rest=entry(b"k", 9, ARRAY(9, 1))), "array of type 9"),
+    "numbers beyond the file": (header(entries=1, rest=entry(b"k", 9, ARRAY(4, 2**61))), "exceeds the file"),
+    "strings beyond the file": (header(entries=1, rest=entry(b"k", 9, ARRAY(8, 2**61))), "exceeds the file"),
+    "one string too long": (
+        header(entries=1, rest=entry(b"k", 9, ARRAY(8, 2) + struct.pack("<Q", HUGE))),
+        "exceeds the file",
+    ),
+    "alignment 2**31": (header(entries=1, rest=entry(b"general.alignment", 4, U32(2**31))), "power of two"),
+    "alignment 0": (header(entries=1, rest=entry(b"general.alignment", 4, U32(0))), "power of two"),
+    "alignment 48": (header(entries=1, rest=entry(b"general.alignment", 4, U32(48))), "power of two"),
+    "alignment a float": (
+        header(entries=1, rest=entry(b"general.alignment", 6, struct.pack("<f", 32))),
+        "power of two",
+    ),
+    "no dimensions": (header(tensors=1, rest=info(b"w", [])), "0 dimensions"),
+    "2**32-1 dimensions": (header(tensors=1, rest=info(b"w", [], rank=2**32 - 1)), "4294967295 dimensions"),
+    "a dimension of zero": (header(tensors=1, rest=info(b"w", [4, 0])), "impossible shape"),
+    "dimensions whose product wraps": (header(tensors=1, rest=info(b"w", [2**32, 2**32])), "exceeds the file"),
+    "a torn block": (header(tensors=1, rest=info(b"w", [33], kind=8)), "impossible shape"),
+    "offset out of the file": (header(tensors=1, rest=info(b"w", [8], offset=2**40)), "exceeds the file"),
+    "offset not aligned": (header(tensors=1, rest=info(b"w", [8], offset=8)), "not a multiple of 32"),
+    "tensor twice": (header(tensors=2, rest=info(b"w", [8]) * 2), "appears twice"),
+    "overlapping tensors": (
+        header(tensors=2, rest=info(b"w", [64]) + info(b"v", [64], offset=32)),
+        "'w' and 'v' overlap",
+    ),
+    "a type not supported": (header(tensors=1, rest=info(b"w", [256], kind=12)), "Q4_K; supported are F32"),
+    "a type not known": (header(tensors=1, rest=info(b"w", [256], kind=4000)), "type 4000"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_header_is_refused_before_anything_is_allocated(tmp_path: Path, case: str) -> None:
+    data, message = HOSTILE[case]
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=message):
+        open_bytes(tmp_path, data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def read_all(file: GGUFFile) -> None:
+    for key in file.keys(""):
+        if key not in file.scalars():
+            for read in (file.strings, file.numbers):
+                try:
+                    read(key)
+                except ModelError:
+                    continue
+    for name in file.names():
+        weight = file.matrix(name) if len(file.shape(name)) == 2 else file.vector(name)
+        assert weight.n * weight.k < 1 << 20 if isinstance(weight, Matrix) else len(weight) < 1 << 20
+        file.digest(name)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_mutated_file_is_read_or_refused_and_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "good.gguf"
+    if not path.exists():
+        values = np.ones((2, 32), np.float32)
+        write(path, {"w": (values, "Q4_0"), "v": (values[0], "F32")}, words=["a", "b"], numbers=[1], count=1)
+    good = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(good) - 1))
+        patch = data.draw(st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\x7f", b"\x01", b"\x09", struct.pack("<Q", HUGE)]))
+        good[place : place + len(patch)] = patch
+    cut = data.draw(st.one_of(st.just(len(good)), st.integers(0, len(good))))
+    try:
+        file = open_bytes(tmp_path, bytes(good[:cut]))
+    except ModelError:
+        return
+    try:
+        read_all(file)
+    except ModelError:
+        return

@@ -1,0 +1,167 @@
+"""Logits of lowered programs, run by the numpy reference, against transformers in float32."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tests.models_for_tests import (
+    make_checkpoint,
+    program_log_probabilities,
+    reference_log_probabilities,
+    transformers_llama_of_gguf,
+    write_gguf,
+)
+
+from headrace.core.errors import ModelError
+from headrace.models.loader import load_model
+from headrace.models.lowering import lower
+from headrace.models.text import load_text
+from headrace.ops.program import Program
+
+POSITIONS = 75
+TOLERANCE = 1e-3
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, tied": {"tie_word_embeddings": True},
+    "llama, one KV head": {"num_key_value_heads": 1},
+    "llama, no grouping": {"num_key_value_heads": 4},
+    "llama, head_dim of its own": {"head_dim": 32},
+    "llama, biases everywhere": {"attention_bias": True, "mlp_bias": True},
+    "llama, rope as in 3.1": {"rope_parameters": LLAMA3_ROPE},
+    "llama, linear rope": {"rope_parameters": LINEAR_ROPE},
+    "llama, gelu": {"hidden_act": "gelu_pytorch_tanh"},
+    "llama, bfloat16": {"dtype": torch.bfloat16},
+    "llama, float16": {"dtype": torch.float16},
+    "llama, three shards": {"shards": 3},
+    "qwen2": {"kind": "qwen2"},
+    "qwen2, tied": {"kind": "qwen2", "tie_word_embeddings": True},
+    "qwen2, bfloat16 in shards": {"kind": "qwen2", "dtype": torch.bfloat16, "shards": 2},
+    "qwen2, windows": {
+        "kind": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 1,
+        "num_hidden_layers": 3,
+    },
+}
+
+
+def tokens(seed: int = 0, vocabulary: int = 320) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, vocabulary, POSITIONS).astype(np.int32)
+
+
+def program_of(path: Path, quantization: str = "auto", **options: Any) -> Program:
+    model = load_model(path)
+    settings = {"kv_dtype": "fp32", "block_size": 16, **options}
+    return lower(model.spec, model.weights, quantization=quantization, **settings)
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert np.abs(ours - theirs).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_safetensors_checkpoint_gives_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
+    model = make_checkpoint(tmp_path, **CHECKPOINTS[name])
+    expected = reference_log_probabilities(model, tokens())
+    program = program_of(tmp_path)
+    assert_close(program_log_probabilities(program, tokens()), expected)
+    assert_close(program_log_probabilities(program, tokens(), chunk=7), expected)
+    assert_close(program_log_probabilities(program_of(tmp_path, "none"), tokens()), expected)
+
+
+def test_attention_of_the_test_models_has_peaks(tmp_path: Path) -> None:
+    """Flat attention would hide a wrong rope or mask: the tests above rest on this."""
+    model = make_checkpoint(tmp_path, attn_implementation="eager")
+    with torch.no_grad():
+        attention = model(torch.from_numpy(tokens().astype(np.int64))[None], output_attentions=True).attentions
+    peaks = torch.cat([layer[0, :, POSITIONS // 2 :].max(-1).values.flatten() for layer in attention])
+    assert peaks.median() > 10 / POSITIONS
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("stored", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_gguf_file_gives_the_logits_of_transformers(tmp_path: Path, kind: str, stored: str, tied: bool) -> None:
+    model = make_checkpoint(tmp_path, kind, tie_word_embeddings=tied)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, model, gguf.GGMLQuantizationType[stored])
+    expected = reference_log_probabilities(model, tokens())
+    assert_close(program_log_probabilities(program_of(path, "none"), tokens()), expected)
+
+
+@pytest.mark.parametrize(("stored", "scheme"), [("Q8_0", "q8"), ("Q4_0", "q4"), ("Q4_1", "q4"), ("BF16", "bf16")])
+def test_auto_keeps_weights_as_stored(tmp_path: Path, stored: str, scheme: str) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, make_checkpoint(tmp_path), gguf.GGMLQuantizationType[stored])
+    program = program_of(path)
+    assert {matrix.scheme for matrix in program.matrices.values()} == {scheme}
+    assert {matrix.scheme for matrix in program_of(path, "none").matrices.values()} == {"f32"}
+
+
+def test_the_default_model_gives_the_logits_of_transformers(default_model: Path) -> None:
+    text = " ".join(Path(__file__).read_text().split())
+    ids = np.array(load_text(default_model).tokenizer.encode(text)[:256], np.int32)
+    assert len(ids) == 256
+    expected = reference_log_probabilities(transformers_llama_of_gguf(default_model), ids)
+    assert_close(program_log_probabilities(program_of(default_model, "none"), ids, chunk=100), expected)
+
+
+def test_parts_stored_differently_are_widened_and_noted(tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    model = make_checkpoint(folder)
+    model.model.layers[1].self_attn.v_proj.to(torch.bfloat16)
+    model.save_pretrained(folder)
+    model.float()
+    program = program_of(folder)
+    assert program.matrices["layer1.qkv"].scheme == "f32"
+    assert [note.split(":")[0] for note in program.notes] == ["layer1.qkv"]
+    assert_close(program_log_probabilities(program, tokens()), reference_log_probabilities(model, tokens()))
+
+
+def test_the_fingerprint_stands_for_the_numbers_and_nothing_else(tmp_path: Path) -> None:
+    model = make_checkpoint(tmp_path / "a")
+    base = program_of(tmp_path / "a").fingerprint
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="50KB")
+    assert program_of(tmp_path / "sharded").fingerprint == base
+    assert program_of(tmp_path / "a", block_size=32).fingerprint == base
+    assert program_of(tmp_path / "a", "none").fingerprint != base
+    assert program_of(tmp_path / "a", kv_dtype="bf16").fingerprint != base
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[95, 63] += 1e-3
+    model.save_pretrained(tmp_path / "changed")
+    assert program_of(tmp_path / "changed").fingerprint != base
+
+
+def test_progress_reaches_its_end(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    seen: list[tuple[int, int]] = []
+    program_of(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_the_rope_table_is_no_longer_than_asked(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    assert len(program_of(tmp_path, max_positions=40).vectors["rope0"]) == 40
+    assert len(program_of(tmp_path, max_positions=4000).vectors["rope0"]) == 512
+
+
+def test_ranks_are_refused(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match="rank 1 of 2"):
+        program_of(tmp_path, rank=1, size=2)
