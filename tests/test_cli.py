@@ -9,6 +9,7 @@ import types
 import click
 import pytest
 
+import headrace
 from headrace import cli
 from headrace.core.errors import ConfigError, EngineError, MachineError, ModelError, RequestError
 
@@ -86,3 +87,14 @@ def test_help_imports_no_engine():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_version(capsys):
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"headrace {headrace.__version__}\n"
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_loads_and_has_help(name, capsys):
+    assert cli.run([name, "--help"]) == 0
+    assert f"Usage: headrace {name}" in capsys.readouterr().out

