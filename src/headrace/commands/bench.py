@@ -22,7 +22,8 @@ from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.engine.drive import drive
-from headrace.launch import build_engine, locate_model
+from headrace.launch import build_engine
+from headrace.locate import locate_model
 
 
 def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

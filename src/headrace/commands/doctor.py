@@ -13,7 +13,8 @@ from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import HeadraceError
-from headrace.launch import BuiltEngine, build_engine, locate_model
+from headrace.launch import BuiltEngine, build_engine
+from headrace.locate import locate_model
 from headrace.worker.machine import available_memory, this_machine
 
 

