@@ -21,7 +21,7 @@ from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, 
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.engine import heartbeat
 from headrace.engine.client import ProcessClient
-from headrace.engine.loop import HEARTBEAT_NAME, SOCKET_NAME
+from headrace.engine.wire import HEARTBEAT_NAME, SOCKET_NAME
 
 ECHO = Path(__file__).parent / "echo_engine.py"
 

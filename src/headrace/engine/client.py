@@ -18,8 +18,9 @@ import zmq.asyncio
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request
 from headrace.engine.heartbeat import Pulse
-from headrace.engine.loop import HEARTBEAT_NAME, SOCKET_NAME
 from headrace.engine.wire import (
+    HEARTBEAT_NAME,
+    SOCKET_NAME,
     Abort,
     Accepted,
     Add,

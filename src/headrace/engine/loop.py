@@ -20,6 +20,8 @@ from headrace.core.request import OutputDelta
 from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
 from headrace.engine.wire import (
+    HEARTBEAT_NAME,
+    SOCKET_NAME,
     Abort,
     Accepted,
     Add,
@@ -37,8 +39,6 @@ from headrace.engine.wire import (
 
 log = logging.getLogger(__name__)
 
-SOCKET_NAME = "engine.sock"
-HEARTBEAT_NAME = "heartbeat"
 _MESSAGES_PER_STEP = 256
 
 

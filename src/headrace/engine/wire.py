@@ -10,6 +10,10 @@ import msgspec
 
 from headrace.core.request import OutputDelta, Request
 
+SOCKET_NAME = "engine.sock"
+HEARTBEAT_NAME = "heartbeat"
+"""Files in the folder that engine and API process share (mode 0700)."""
+
 
 class Add(msgspec.Struct, tag=True, frozen=True):
     request: Request
