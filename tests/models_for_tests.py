@@ -81,10 +81,14 @@ GGUF_NAMES = {
 
 
 def write_gguf(
-    path: Path, model: transformers.PreTrainedModel, kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32
+    path: Path,
+    model: transformers.PreTrainedModel,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    *,
+    extra: dict[str, np.ndarray] | None = None,
 ) -> None:
     """Write a model as llama.cpp's converter does, matrices quantized as `kind`; the model given is changed to hold
-    the values that the file then stands for."""
+    the values that the file then stands for. extra: further tensors, in float32."""
     config = model.config
     writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_block_count(config.num_hidden_layers)
@@ -105,6 +109,8 @@ def write_gguf(
                 heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
                 blocks = pair_rope_rows(blocks, heads)
             writer.add_tensor(_gguf_name(name), blocks, raw_dtype=stored)
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -24,11 +24,19 @@ RowOrder = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of the file: its shape as the spec wants it, and the order to take its rows in (None: as is)."""
+    """One tensor of the file: its shape as the spec wants it. paired_heads: it holds this many heads whose rows lie
+    in rotary pairs, to be put back in halves; 0 takes rows as they are."""
 
     name: str
     shape: tuple[int, ...]
-    rows: RowOrder | None = None
+    paired_heads: int = 0
+
+    def row_order(self) -> RowOrder | slice:
+        """Index that brings the stored rows into order."""
+        if not self.paired_heads:
+            return slice(None)
+        pairs = np.arange(self.shape[0]).reshape(self.paired_heads, -1, 2)
+        return pairs.swapaxes(1, 2).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +55,8 @@ class DecoderWeights:
             a, m = layer.attention, layer.mlp
             q, k, v, o = (name.format(i=i) for name in (n.q, n.k, n.v, n.o))
             out[f"layer{i}.qkv"] = [
-                Part(q, (a.heads * a.head_dim, hidden), self._row_order(a, a.heads)),
-                Part(k, (a.kv_heads * a.head_dim, hidden), self._row_order(a, a.kv_heads)),
+                Part(q, (a.heads * a.head_dim, hidden), self._paired(a, a.heads)),
+                Part(k, (a.kv_heads * a.head_dim, hidden), self._paired(a, a.kv_heads)),
                 Part(v, (a.kv_heads * a.v_head_dim, hidden)),
             ]
             out[f"layer{i}.o"] = [Part(o, (hidden, a.heads * a.v_head_dim))]
@@ -76,7 +84,7 @@ class DecoderWeights:
                 "down": layer.mlp.bias,
             }
             for matrix in (f"layer{i}.{name}" for name, has in biased.items() if has):
-                out[f"{matrix}.bias"] = [Part(_bias(p.name), p.shape[:1], p.rows) for p in matrices[matrix]]
+                out[f"{matrix}.bias"] = [Part(_bias(p.name), p.shape[:1], p.paired_heads) for p in matrices[matrix]]
         return out
 
     def check(self, spec: ModelSpec) -> None:
@@ -99,13 +107,12 @@ class DecoderWeights:
 
     def load_matrix(self, parts: list[Part]) -> tuple[Matrix, bool]:
         """The concatenated matrix, and whether its parts were stored differently and so widened to f32."""
-        loaded = [_take_rows(self.source.matrix(part.name), part.rows) for part in parts]
+        loaded = [_take_rows(self.source.matrix(part.name), part) for part in parts]
         alike = len({(m.scheme, m.group) for m in loaded}) == 1
         return _concatenate(loaded if alike else [widen(m) for m in loaded]), not alike
 
     def load_vector(self, parts: list[Part]) -> FloatVector:
-        loaded = [self.source.vector(part.name) for part in parts]
-        return np.concatenate([v if p.rows is None else v[p.rows] for v, p in zip(loaded, parts, strict=True)])
+        return np.concatenate([self.source.vector(part.name)[part.row_order()] for part in parts])
 
     def _parts(self, spec: ModelSpec) -> Iterator[Part]:
         for group in (self.matrices(spec), self.vectors(spec)):
@@ -120,16 +127,15 @@ class DecoderWeights:
             and self.source.digest(name) == self.source.digest(self.names.embedding)
         )
 
-    def _row_order(self, attention: AttentionSpec, heads: int) -> RowOrder | None:
+    def _paired(self, attention: AttentionSpec, heads: int) -> int:
         rope = attention.rope
         if not self.paired_rope or rope is None:
-            return None
+            return 0
         if rope.dim != attention.head_dim:
             raise ModelError(
                 f"rotary dimensions ({rope.dim}) fewer than the head's ({attention.head_dim}) are not supported here"
             )
-        pairs = np.arange(heads * attention.head_dim).reshape(heads, attention.head_dim // 2, 2)
-        return pairs.swapaxes(1, 2).reshape(-1)
+        return heads
 
 
 def widen(matrix: Matrix) -> Matrix:
@@ -141,9 +147,10 @@ def _bias(weight: str) -> str:
     return weight.removesuffix(".weight") + ".bias"
 
 
-def _take_rows(matrix: Matrix, rows: RowOrder | None) -> Matrix:
-    if rows is None:
+def _take_rows(matrix: Matrix, part: Part) -> Matrix:
+    if not part.paired_heads:
         return matrix
+    rows = part.row_order()
     scale = None if matrix.scale is None else matrix.scale[rows]
     minimum = None if matrix.minimum is None else matrix.minimum[rows]
     return replace(matrix, data=matrix.data[rows], scale=scale, minimum=minimum)

@@ -53,6 +53,7 @@ class SafetensorsFolder:
     """WeightSource of a folder's model.safetensors, or of the shards that its index names."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._file_of: dict[str, SafetensorsFile] = {}
         index = folder / _INDEX
         listed = _read_index(index) if index.is_file() else None
@@ -74,7 +75,7 @@ class SafetensorsFolder:
 
     def describe(self, name: str) -> str:
         file = self._file_of.get(name)
-        return f"{name} in {file.path}" if file is not None else name
+        return f"{name} in {self._folder if file is None else file.path}"
 
     def matrix(self, name: str) -> Matrix:
         file, tensor = self._find(name)
