@@ -1,7 +1,7 @@
 """The engine through its front door: what each kind of request is sent, and what is refused."""
 
 import pytest
-from engine_driver import capacity, collect, expected, make_engine, request, run
+from tests.engine.engine_driver import capacity, collect, expected, make_engine, request, run
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason

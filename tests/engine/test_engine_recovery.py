@@ -1,7 +1,7 @@
 """A step that raises ends the request at fault and changes nothing for the others."""
 
 import pytest
-from engine_driver import capacity, expected, make_engine, request, run
+from tests.engine.engine_driver import capacity, expected, make_engine, request, run
 
 from headrace.core.errors import EngineError
 from headrace.core.request import FinishReason

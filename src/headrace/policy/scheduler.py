@@ -99,7 +99,7 @@ class Scheduler:
         """Queue a request, or answer at once if nothing is to be computed for it."""
         sequence = Sequence.of(request, self._tickets)
         if request.max_tokens <= len(request.output_ids) and (request.output_ids or not sequence.scoring):
-            self.counters.finished[FinishReason.LENGTH] += 1
+            self.counters.finished[FinishReason.LENGTH.value] += 1
             return OutputDelta(request.request_id, finish_reason=FinishReason.LENGTH)
         self._tickets += 1
         self._sequences[request.request_id] = sequence
@@ -395,7 +395,7 @@ class Scheduler:
         delta.finish_reason = reason
         delta.cached_tokens = max(0, sequence.cached_tokens)
         del self._sequences[sequence.request_id]
-        self.counters.finished[reason] += 1
+        self.counters.finished[reason.value] += 1
 
     def _preempt(self, sequence: Sequence) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
