@@ -26,7 +26,7 @@ struct Pass {
   int head, first, queries;  // KV head; queries first .. first + queries - 1, numbered row by row
   int shared, padded_v;      // query heads of a KV head; v_dim rounded up to whole vectors
   float* q;                  // [tile][k_dim][kQueryTile], scaled
-  float* scores;             // [queries][kSplit], then the weights
+  float* scores;             // [queries][kScoreStride], then the weights
   float* sums;               // [queries][padded_v] of this run of keys
   float* totals;             // [queries][padded_v] of the runs merged so far
   float* widened;            // keys [kWidened][k_dim][16], or values [16][padded_v]
@@ -39,7 +39,7 @@ struct Pass {
         shared(shape_.heads / shape_.kv_heads), padded_v(round_up(kv_.v_dim)) {
     q = static_cast<float*>(scratch);
     scores = q + kQueries * kv.k_dim;
-    sums = scores + kQueries * kSplit;
+    sums = scores + kQueries * kScoreStride;
     totals = sums + kQueries * padded_v;
     widened = totals + kQueries * padded_v;
     for (int i = 0; i < queries; ++i) has_total[i] = false;
@@ -102,7 +102,7 @@ void compute_scores(Pass& pass, int split) {
       const Chunks own = chunks_of(pass, i, n, split);
       const int b = max_int(from, own.begin), e = min_int(to, own.end);
       if (b >= e) continue;
-      float* scores = pass.scores + i * kSplit + (b - split * kChunksPerSplit) * kChunk;
+      float* scores = pass.scores + i * kScoreStride + (b - split * kChunksPerSplit) * kChunk;
       const float* q = pass.q + i * k_dim;
       if (widen)
         score_queries<KVType::F32>(n, q, keys + (b - from), e - b, kChunk, k_dim, scores);
@@ -119,7 +119,7 @@ bool softmax(Pass& pass, int i, int split) {
   const int base = split * kSplit;
   const int begin = pass.begin(i), end = pass.end(i);
   const bool int8 = pass.kv.type == KVType::I8;
-  float* scores = pass.scores + i * kSplit;
+  float* scores = pass.scores + i * kScoreStride;
   const F32x16 nothing = set1(-kInfinity);
   const F32x16 cap = set1(pass.shape.softcap);
   F32x16 largest = nothing;
@@ -176,7 +176,7 @@ void add_values(Pass& pass, int split) {
     const auto run = [&](int i, int n) {
       const int begin = max_int(pass.begin(i) - t0, 0), end = min_int(pass.end(i) - t0, kChunk);
       if (begin >= end) return;
-      const float* weights = pass.scores + i * kSplit + (t0 - split * kSplit);
+      const float* weights = pass.scores + i * kScoreStride + (t0 - split * kSplit);
       float* sums = pass.sums + i * padded;
       if (widen)
         value_queries<KVType::F32>(n, weights, pass.widened, padded, padded, begin, end, sums, padded);

@@ -9,6 +9,8 @@ namespace headrace::HEADRACE_ISA {
 
 constexpr int kQueryTile = 6;   // queries of one register tile
 constexpr int kChunk = kLanes;  // tokens of one vector of keys
+// Floats from one query's scores to the next's: one line more than a run, lest all fall into the same cache sets.
+constexpr int kScoreStride = kAttentionScores;
 #if defined(HEADRACE_ISA_avx512)
 constexpr int kAccumulators = 12;  // vectors of sums that fit the registers
 #elif defined(HEADRACE_ISA_avx2)
@@ -40,7 +42,7 @@ struct Stored<KVType::I8> {
   static HEADRACE_INLINE F32x16 widen_part(const int8_t* p, int n) { return load_i8_part(p, n); }
 };
 
-// scores[i * kSplit + 16 c ..] = q_i . keys of chunk c.  q [k_dim][kQueryTile]; keys[c] [k_dim][key_stride].
+// scores[i * kScoreStride + 16 c ..] = q_i . keys of chunk c.  q [k_dim][kQueryTile]; keys[c] [k_dim][key_stride].
 template <KVType type, int Q, int C>
 HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, int key_stride, int k_dim, float* scores) {
   using Item = typename Stored<type>::Item;
@@ -64,7 +66,7 @@ HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, int key
 #pragma GCC unroll 16
   for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) store(scores + i * kSplit + c * kChunk, sum[i][c]);
+    for (int c = 0; c < C; ++c) store(scores + i * kScoreStride + c * kChunk, sum[i][c]);
 }
 
 template <KVType type, int Q>
@@ -90,7 +92,7 @@ HEADRACE_INLINE void score_queries(int queries, const float* q, const void* cons
   }
 }
 
-// out[i * out_stride ..] += sum over tokens [begin, end) of weights[i * kSplit + t] * values[t], for 16 D columns.
+// out[i * out_stride ..] += sum over tokens [begin, end) of weights[i * kScoreStride + t] * values[t], for 16 D columns.
 template <KVType type, int Q, int D>
 HEADRACE_INLINE void value_tile(const float* weights, const void* values, int value_stride, int begin, int end,
                                 float* out, int out_stride) {
@@ -106,7 +108,7 @@ HEADRACE_INLINE void value_tile(const float* weights, const void* values, int va
     for (int d = 0; d < D; ++d) value[d] = Stored<type>::widen(v + t * value_stride + d * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < Q; ++i) {
-      const F32x16 w = set1(weights[i * kSplit + t]);
+      const F32x16 w = set1(weights[i * kScoreStride + t]);
 #pragma GCC unroll 16
       for (int d = 0; d < D; ++d) sum[i][d] = fma(w, value[d], sum[i][d]);
     }

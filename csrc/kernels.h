@@ -15,6 +15,7 @@ constexpr int kActivationGroup = 32;  // values along k that share one int8 scal
 constexpr int kTile = 16;             // outputs in one packed tile, on every instruction set
 constexpr int kSplit = 512;           // key positions in one run of attention (ops/program.py SPLIT)
 constexpr int kAttentionQueries = 24; // queries (row, head) that one pass of attention takes together
+constexpr int kAttentionScores = kSplit + 16;  // floats of scratch for one query's scores
 
 enum class Scheme : int { F32 = 0, BF16 = 1, Q8 = 2, Q4 = 3 };
 enum class KVType : int { BF16 = 0, F32 = 1, I8 = 2 };
@@ -83,7 +84,7 @@ constexpr int attention_partial_width(int v_dim) { return (v_dim + 15) / 16 * 16
 // Scratch of one thread inside attention kernels, 64-byte aligned.
 constexpr size_t attention_scratch_bytes(int k_dim, int v_dim) {
   const size_t padded_v = (v_dim + 15) / 16 * 16;
-  return sizeof(float) * (kAttentionQueries * (k_dim + kSplit + 2 * padded_v) + 64 * k_dim + 16 * padded_v);
+  return sizeof(float) * (kAttentionQueries * (k_dim + kAttentionScores + 2 * padded_v) + 64 * k_dim + 16 * padded_v);
 }
 
 struct KernelTable {

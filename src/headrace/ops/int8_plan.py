@@ -38,9 +38,7 @@ def plan_int8(ops: list[Op], matrices: Mapping[str, Matrix]) -> Int8Plan:
             width = matrices[op.matrix].k
             if current.get(op.input) != width:
                 if op.input in current:
-                    raise ValueError(
-                        f"{op.input} is read by quantized linears of {current[op.input]} and {width} inputs"
-                    )
+                    raise ValueError(f"quantized linears of {current[op.input]} and {width} inputs read {op.input}")
                 _require(plan, ops, writer[op.input], op.input, width)
                 current[op.input] = width
         output = written(op)

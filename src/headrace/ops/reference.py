@@ -37,14 +37,18 @@ class ReferenceProgram:
     def __init__(self, program: Program, inputs: StepInputs) -> None:
         self.program = program
         self.inputs = inputs
-        self._buffers: dict[str, Float] = {}
+        self._data = {
+            name: np.zeros((inputs.max_tokens if b.rows == "tokens" else inputs.max_logits, b.width), np.float32)
+            for name, b in program.buffers.items()
+        }
+        self._buffers: dict[str, Float] = {}  # the rows of this step
         self._dequantized: dict[str, Float] = {}
 
     def run(self) -> Float:
         """One step; returns float32 [logits, vocab_size]. ValueError for an index out of range."""
         check_step(self.program, self.inputs)
         self._buffers = {
-            name: np.zeros((self.inputs.rows if b.rows == "tokens" else self.inputs.logits, b.width), np.float32)
+            name: self._data[name][: self.inputs.rows if b.rows == "tokens" else self.inputs.logits]
             for name, b in self.program.buffers.items()
         }
         for op in self.program.ops:
@@ -52,8 +56,8 @@ class ReferenceProgram:
         return self._buffers[self.program.logits]
 
     def buffer(self, name: str) -> Float:
-        """float32 [rows, width]: what the last step left in a buffer."""
-        return self._buffers[name]
+        """float32 [max rows, width]: what the last step left in its first rows."""
+        return self._data[name]
 
     def _weights(self, name: str) -> Float:
         if name not in self._dequantized:
