@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.config import Config
 from headrace.core.request import FinishReason, Request, SamplingParams
@@ -21,7 +22,6 @@ from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.ops.program import Program
 from headrace.worker.assembly import assemble
-from tests.tiny_models import VOCAB, tiny_program
 
 cpu = pytest.importorskip("headrace.ops.cpu")
 cpu_sampling = pytest.importorskip("headrace.ops.cpu_sampling")

@@ -8,12 +8,12 @@ import random
 
 import psutil
 import pytest
+from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.config import Config
 from headrace.core.request import Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.worker.assembly import assemble
-from tests.tiny_models import VOCAB, tiny_program
 
 cpu = pytest.importorskip("headrace.ops.cpu")
 cpu_sampling = pytest.importorskip("headrace.ops.cpu_sampling")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.models_for_tests import make_checkpoint, write_gguf
 
 from headrace.core.errors import ModelError
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
-from tests.models_for_tests import make_checkpoint, write_gguf
 
 
 def change_config(folder: Path, **changes: Any) -> None:

@@ -7,12 +7,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-
-from headrace.core.errors import ModelError
-from headrace.models.loader import load_model
-from headrace.models.lowering import lower
-from headrace.models.text import load_text
-from headrace.ops.program import Program
 from tests.models_for_tests import (
     make_checkpoint,
     program_log_probabilities,
@@ -20,6 +14,12 @@ from tests.models_for_tests import (
     transformers_llama_of_gguf,
     write_gguf,
 )
+
+from headrace.core.errors import ModelError
+from headrace.models.loader import load_model
+from headrace.models.lowering import lower
+from headrace.models.text import load_text
+from headrace.ops.program import Program
 
 POSITIONS = 75
 TOLERANCE = 1e-3

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.batch import Batch, BlockEdits, SlotJoin
 from headrace.core.request import SamplingParams
 from headrace.ops.reference import ReferenceProgram
 from headrace.ops.sampling import ReferenceSampler
 from headrace.worker.assembly import assemble
-from tests.tiny_models import VOCAB, tiny_program
 
 BLOCK = 16
 PROGRAM = tiny_program(kv_dtype="fp32")
