@@ -9,6 +9,7 @@ schedule_us ends with the Batch, update_us with the messages to clients; step_us
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from pathlib import Path
@@ -94,6 +95,9 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=1, help="steps that may be under way")
     parser.add_argument("--json", type=Path, help="also write the report there")
     given = parser.parse_args()
+    # As the engine's process does (launch.main).
+    gc.freeze()
+    gc.set_threshold(50_000)
     results = [measure(n, given.prompt_len, given.steps, given.depth) for n in given.running]
     for result in results:
         parts = [f"{result['running']:>5} running"]

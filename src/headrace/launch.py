@@ -124,6 +124,10 @@ def _fingerprint(numerics: str, kernels: str) -> str:
     return hashlib.blake2b(f"{numerics} {kernels} {__version__}".encode(), digest_size=16).hexdigest()
 
 
+_GARBAGE_COLLECTION_THRESHOLD = 50_000
+"""Containers that may be made, beyond those dropped again, before Python looks for cycles."""
+
+
 def main() -> int:
     """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -136,8 +140,11 @@ def main() -> int:
         return 1
     loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent)
     loop.stop_on(signal.SIGTERM)
-    # What was loaded lives as long as the process: no garbage collection need ever look at it.
+    # What was loaded lives as long as the process: no garbage collection need ever look at it. A step makes and
+    # drops a message for each request, and none of them can be part of a cycle: at the default threshold that alone
+    # would start collections, each a pause for all streams.
     gc.freeze()
+    gc.set_threshold(_GARBAGE_COLLECTION_THRESHOLD)
     loop.run()
     return 0
 

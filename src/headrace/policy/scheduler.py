@@ -9,9 +9,8 @@ step's tokens are shared lie in queue.py, preemption.py and budget.py.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,40 +21,13 @@ from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import share
 from headrace.policy.preemption import victim
 from headrace.policy.queue import Queue
+from headrace.policy.scoring import LogitRows, Scoring
 from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
 from headrace.policy.steady import Steady
+from headrace.policy.step import Counters, Step
 
 NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start. finished is keyed by finish reason."""
-
-    preemptions: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
-class Step:
-    """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
-    score prompts: (slot, rows) in order. serials: whose the slots of the batch's entries were. departures: how
-    many had left when it was begun; if none has since, all serials still hold. steady: set if it was one more of
-    the same; then `final` says whether some request takes its last token."""
-
-    batch: Batch
-    ends: IntArray
-    serials: IntArray
-    sampled: IntArray
-    index: IntArray
-    scored: list[tuple[int, int]]
-    departures: int
-    steady: Steady | None = None
-    final: bool = False
 
 
 class Scheduler:
@@ -73,9 +45,9 @@ class Scheduler:
         self._num_steps = 0
         self._leaves: list[int] = []
         self._departures = 0
-        # Slots that still compute tokens known when they joined, and those that owe prompt log-probabilities.
+        # Slots that still compute tokens known when they joined.
         self._behind: set[int] = set()
-        self._scoring: set[int] = set()
+        self._scoring = Scoring(slots)
         self._blocked: tuple[Sequence, int] | None = None
         self._steady: Steady | None = None
         self._calm_order: IntArray | None = None
@@ -241,8 +213,7 @@ class Scheduler:
             self.counters.prompt_tokens += sequence.prompt_len
             self.counters.cached_tokens += min(cached, sequence.prompt_len)
         self._behind.add(sequence.slot)
-        if sequence.scoring:
-            self._scoring.add(sequence.slot)
+        self._scoring.join(sequence)
         return SlotJoin(
             sequence.slot,
             sequence.tokens,
@@ -270,40 +241,31 @@ class Scheduler:
         index = ends if everywhere else ends[entries]
         state.computed[slots] = ends
         state.known[sampled] += 1
-        sample: BoolArray = np.ones(len(sampled), np.bool_)
-        rows = (entries, index - 1, sample, state.top.take(sampled))
-        scored: list[tuple[int, int]] = []
+        rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
         if self._scoring:
-            rows, scored = self._score(rows, slots, starts, ends)
+            rows = self._scoring.add_rows(rows, slots, starts, ends)
         self._num_steps += 1
-        batch = Batch(self._num_steps, slots, starts, counts, *rows, leaves=leaves, joins=joins, edits=edits)
+        batch = Batch(
+            self._num_steps,
+            slots,
+            starts,
+            counts,
+            rows.entry,
+            rows.position,
+            rows.sample,
+            rows.top,
+            leaves=leaves,
+            joins=joins,
+            edits=edits,
+        )
         serials = state.serial.take(slots)
-        self.steps.append(Step(batch, ends, serials, sampled, index, scored, self._departures))
+        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._departures))
         if everywhere and not self._behind and len(slots) == self.num_running:
             # The second such step of the same requests in a row is taken as the first of many.
             if self._calm_order is slots:
                 self._steady = Steady(state, slots, ends, self.blocks.block_size)
             self._calm_order = slots
         return batch
-
-    def _score(
-        self, rows: tuple[IntArray, IntArray, BoolArray, IntArray], slots: IntArray, starts: IntArray, ends: IntArray
-    ) -> tuple[tuple[IntArray, IntArray, BoolArray, IntArray], list[tuple[int, int]]]:
-        """Add the rows that score prompt tokens, after those that sample."""
-        entry, position, sample, top = [rows[0]], [rows[1]], [rows[2]], [rows[3]]
-        scored: list[tuple[int, int]] = []
-        for i, slot in enumerate(slots.tolist()):
-            if slot not in self._scoring:
-                continue
-            sequence = self.slots[slot]
-            first, stop = max(int(starts[i]), sequence.scored), min(int(ends[i]), sequence.prompt_len - 1)
-            if first < stop:
-                entry.append(np.full(stop - first, i, np.int32))
-                position.append(np.arange(first, stop, dtype=np.int32))
-                sample.append(np.zeros(stop - first, np.bool_))
-                top.append(np.full(stop - first, sequence.params.prompt_logprobs, np.int32))
-                scored.append((slot, stop - first))
-        return (np.concatenate(entry), np.concatenate(position), np.concatenate(sample), np.concatenate(top)), scored
 
     # What a finished step means
 
@@ -319,7 +281,6 @@ class Scheduler:
         slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
         rows: IntArray = np.arange(len(sampled), dtype=np.int32)
         tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
-        alive: BoolArray | None = None
         if step.departures != self._departures:
             alive = self.alive(step)
             slots, ends = slots[alive], ends[alive]
@@ -339,14 +300,16 @@ class Scheduler:
         ending |= failed
         if state.many_stops:
             ending |= self._among_many(sampled, tokens)
-        by_slot: dict[int, OutputDelta] = {}
         if step.scored:
-            by_slot = dict(zip(sampled.tolist(), sent, strict=True))
-            self._take_scores(step, alive, output, by_slot, sent)
+            self._take_scores(step, set(slots.tolist()), output, sent)
         for i in np.flatnonzero(ending).tolist():
             slot = int(sampled[i])
-            if state.sequences[slot] is not None:
-                self._end(state[slot], sent[i], int(index[i]), int(tokens[i]), failed=bool(failed[i]))
+            if state.sequences[slot] is None:
+                continue
+            if failed[i]:
+                self._break_off(state[slot], sent[i])
+            else:
+                self._end(state[slot], sent[i], int(index[i]), int(tokens[i]))
         return sent
 
     def _update_steady(self, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
@@ -372,14 +335,15 @@ class Scheduler:
         self._finish(sequence, delta, FinishReason.ERROR)
         return delta
 
-    def _end(self, sequence: Sequence, delta: OutputDelta, index: int, token: int, *, failed: bool) -> None:
+    def _break_off(self, sequence: Sequence, delta: OutputDelta) -> None:
+        """End a request whose logits were not finite: what this step brought it means nothing."""
+        self.counters.generated_tokens -= len(delta.token_ids)
+        delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
+        self._leave(sequence, keep=False)
+        self._finish(sequence, delta, FinishReason.ERROR)
+
+    def _end(self, sequence: Sequence, delta: OutputDelta, index: int, token: int) -> None:
         """End a request whose token `index` came out last, if it truly ends there."""
-        if failed:
-            self.counters.generated_tokens -= len(delta.token_ids)
-            delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
-            self._leave(sequence, keep=False)
-            self._finish(sequence, delta, FinishReason.ERROR)
-            return
         stops = token in sequence.eos_ids or token in sequence.params.stop_token_ids
         if index + 1 - sequence.prompt_len <= sequence.params.min_tokens:
             stops = False
@@ -415,7 +379,7 @@ class Scheduler:
         self.blocks.release(slot)
         self.slots.free(slot)
         self._behind.discard(slot)
-        self._scoring.discard(slot)
+        self._scoring.leave(slot)
         self._leaves.append(slot)
         self._departures += 1
 
@@ -435,34 +399,18 @@ class Scheduler:
         pairs = zip(sampled.tolist(), tokens.tolist(), strict=True)
         return np.array([slot in many and token in many[slot] for slot, token in pairs], np.bool_)
 
-    def _take_scores(
-        self,
-        step: Step,
-        alive: BoolArray | None,
-        output: BatchOutput,
-        by_slot: dict[int, OutputDelta],
-        sent: list[OutputDelta],
-    ) -> None:
-        """Hand out prompt log-probabilities; requests that wanted nothing else end."""
-        row = len(step.sampled)
-        for slot, count in step.scored:
-            rows = range(row, row + count)
-            row += count
-            if alive is not None and not alive[step.batch.logit_entry[rows[0]]]:
-                continue
-            sequence = self.slots[slot]
-            delta = by_slot.get(slot)
+    def _take_scores(self, step: Step, alive: set[int], output: BatchOutput, sent: list[OutputDelta]) -> None:
+        """Hand out prompt log-probabilities, beside a token if there is one; who wanted nothing else ends."""
+        by_id = {delta.request_id: delta for delta in sent}
+        for sequence, scored in self._scoring.hand_out(output, len(step.sampled), step.scored, alive):
+            delta = by_id.get(sequence.request_id)
             if delta is None:
                 delta = OutputDelta(sequence.request_id)
                 sent.append(delta)
-            if output.failed[rows[0] : rows[-1] + 1].any():
-                self._end(sequence, delta, 0, 0, failed=True)
+            if scored is None:
+                self._break_off(sequence, delta)
                 continue
-            top = sequence.params.prompt_logprobs or 0
-            delta.prompt_logprobs = [deltas.logprobs(output, r, top) for r in rows]
-            sequence.scored += count
-            if not sequence.scoring:
-                self._scoring.discard(slot)
-                if sequence.limit == sequence.prompt_len:
-                    self._leave(sequence, keep=True)
-                    self._finish(sequence, delta, FinishReason.LENGTH)
+            delta.prompt_logprobs = scored
+            if sequence.limit == sequence.prompt_len and not sequence.scoring:
+                self._leave(sequence, keep=True)
+                self._finish(sequence, delta, FinishReason.LENGTH)

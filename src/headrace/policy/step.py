@@ -1,0 +1,39 @@
+"""What the scheduler remembers of a step under way until it has finished, and what it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.core.batch import Batch, IntArray
+from headrace.policy.steady import Steady
+
+
+@dataclass(slots=True)
+class Step:
+    """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
+    score prompts: (slot, rows) in order. ends: first positions that its entries leave uncomputed. serials: whose
+    the slots of its entries were. departures: how many requests had left their slot when it was begun; if none has
+    since, all serials still hold. steady: set if it was one more of the same; then `final` says whether some
+    request takes its last token."""
+
+    batch: Batch
+    ends: IntArray
+    serials: IntArray
+    sampled: IntArray
+    index: IntArray
+    scored: list[tuple[int, int]]
+    departures: int
+    steady: Steady | None = None
+    final: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. finished is keyed by finish reason."""
+
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
