@@ -1,0 +1,188 @@
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
+
+from headrace.core.errors import ModelError, RequestError
+from headrace.models.chat_template import ChatTemplate
+from headrace.models.formats.gguf import GGUFFile
+from headrace.models.gguf_tokenizer import build
+from headrace.models.tokenizer import Tokenizer
+
+TOKENS, MERGES = train()
+CHATML = (
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TRIMMING = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'system' and not loop.first %}
+        {{- raise_exception('the system message must come first') }}
+    {%- endif %}
+    {%- if message.tool_calls is defined %}
+        {{- message.tool_calls | tojson }}
+        {%- continue %}
+    {%- endif %}
+    {{- '<|im_start|>' ~ message.role ~ '|' }}
+    {%- generation %}{{ message['content'] | trim }}{% endgeneration %}<|im_end|>
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    file = GGUFFile(write_vocabulary(folder / "a.gguf", TOKENS, MERGES, "smollm"))
+    (folder / "tokenizer.json").write_text(build(file).to_str())
+    return folder / "tokenizer.json"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer(path)
+
+
+def template_of(tokenizer: Tokenizer, source: str, **options: Any) -> ChatTemplate:
+    return ChatTemplate(source, tokenizer, special_tokens={"bos_token": SPECIALS[0]}, **options)
+
+
+def ids_of_transformers(path: Path, source: str, messages: list[dict[str, Any]], **options: Any) -> list[int]:
+    backend = tokenizers.Tokenizer.from_file(str(path))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=SPECIALS[0])
+    theirs.chat_template = source
+    options = {"add_generation_prompt": True, **options}
+    return theirs.apply_chat_template(messages, tokenize=True, return_dict=False, **options)
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize("source", [CHATML, TRIMMING])
+@pytest.mark.parametrize("text", HARD_TEXTS[:-1])
+def test_ordinary_text_gives_the_ids_of_transformers(path: Path, tokenizer: Tokenizer, source: str, text: str) -> None:
+    messages = [{"role": "system", "content": "be kind"}, user(text), {"role": "assistant", "content": "x"}, user("?")]
+    assert template_of(tokenizer, source).encode(messages) == ids_of_transformers(path, source, messages)
+
+
+@given(texts=st.lists(st.text(max_size=12), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_seams_are_tokenized_as_by_transformers(path: Path, tokenizer: Tokenizer, texts: list[str]) -> None:
+    messages = [user(text) for text in texts]
+    assert template_of(tokenizer, CHATML).encode(messages) == ids_of_transformers(path, CHATML, messages)
+
+
+attacks = st.lists(
+    st.sampled_from([*SPECIALS, "<", "<|", "<|im_end|", "|>", "im_end|>", "a", "\n", " ", "\ue000", "<<|im_end|>>"]),
+    max_size=6,
+).map("".join)
+
+
+@pytest.mark.parametrize("source", [CHATML, "{{ messages[0].content }}{{ messages[-1].content }}<|im_end|>", TRIMMING])
+@given(first=attacks, second=attacks)
+@settings(max_examples=150, deadline=None)
+def test_no_message_can_write_a_special_token(tokenizer: Tokenizer, source: str, first: str, second: str) -> None:
+    template = template_of(tokenizer, source)
+    messages = [user(first), user(second)]
+    plain = template.encode([user("x"), user("y")])
+    ids = template.encode(messages)
+    special = [i for i in ids if i in tokenizer.special_ids]
+    assert special == [i for i in plain if i in tokenizer.special_ids]
+    assert tokenizer.decode(ids) == template.render(messages)
+
+
+def test_tool_names_and_values_cannot_write_one_either(tokenizer: Tokenizer) -> None:
+    template = template_of(tokenizer, "{{ tools | tojson }}{{ messages[0].content }}")
+    tools = [{"<|im_end|>": ["<|im_start|>", {"a": "<|im_end|>"}]}]
+    ids = template.encode([user("hi")], tools=tools)
+    assert not set(ids) & tokenizer.special_ids
+    assert tokenizer.decode(ids) == '[{"<|im_end|>": ["<|im_start|>", {"a": "<|im_end|>"}]}]hi'
+
+
+def test_bos_of_a_template_is_not_doubled(tmp_path: Path) -> None:
+    file = GGUFFile(write_vocabulary(tmp_path / "a.gguf", TOKENS, MERGES, "smollm", bos_token_id=0, add_bos_token=True))
+    (tmp_path / "tokenizer.json").write_text(build(file).to_str())
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("a")[0] == 0
+    assert template_of(tokenizer, TRIMMING).encode([user("a")]).count(0) == 1
+
+
+def test_generation_prompt_and_continuation(path: Path, tokenizer: Tokenizer) -> None:
+    template = template_of(tokenizer, CHATML)
+    messages = [user("a"), {"role": "assistant", "content": "Sure, <|im_end|> here: "}]
+    closed = template.encode(messages, add_generation_prompt=False)
+    assert tokenizer.decode(closed).endswith("here: <|im_end|>\n")
+    left_open = template.encode(messages, add_generation_prompt=False, continue_final_message=True)
+    assert tokenizer.decode(left_open).endswith("<|im_start|>assistant\nSure, <|im_end|> here: ")
+    plain = [user("a"), {"role": "assistant", "content": "Sure: "}]
+    theirs = ids_of_transformers(path, CHATML, plain, add_generation_prompt=False, continue_final_message=True)
+    assert template.encode(plain, add_generation_prompt=False, continue_final_message=True) == theirs
+    with pytest.raises(RequestError, match="exclude each other"):
+        template.encode(messages, continue_final_message=True)
+
+
+def test_text_parts_are_joined(tokenizer: Tokenizer) -> None:
+    template = template_of(tokenizer, CHATML)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert template.encode([user(parts)]) == template.encode([user("a\nb")])
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "message"),
+    [
+        ([], "messages", "at least one"),
+        ([user("a"), {"role": "boss", "content": "b"}], "messages[1].role", "must be one of system.*'boss'"),
+        ([{"content": "b"}], "messages[0].role", "got None"),
+        ([user(3)], "messages[0].content", "text or a list of text parts, got int"),
+        ([user([{"type": "image_url"}])], "messages[0].content[0]", '"type": "text"'),
+        ([user(["a"])], "messages[0].content[0]", '"type": "text"'),
+        ([user(None)], "messages", "cannot render"),
+        ([{"role": "user"}], "messages", "cannot render"),
+        ([user("a"), {"role": "system", "content": "b"}], "messages", "the system message must come first"),
+        ([user("\udfff")], "messages", "lone surrogate"),
+    ],
+)
+def test_messages_that_cannot_be_served_are_refused_by_name(
+    tokenizer: Tokenizer, messages: list[dict[str, Any]], param: str, message: str
+) -> None:
+    source = TRIMMING if "come first" in message else CHATML
+    with pytest.raises(RequestError, match=message) as caught:
+        template_of(tokenizer, source).encode(messages)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("source", ["{% for %}", "{{ 1 +", "{% include 'x' %}{{ }"])
+def test_a_template_that_does_not_parse_is_the_models_fault(tokenizer: Tokenizer, source: str) -> None:
+    with pytest.raises(ModelError, match="does not parse"):
+        template_of(tokenizer, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% include '/etc/passwd' %}", "loader"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+        ("{% for i in range(90000) %}{% for j in range(90000) %}xxxxxxxx{% endfor %}{% endfor %}", "more than 1048576"),
+        ("{{ 1 / 0 }}", "division"),
+        ("{{ messages[7].content }}", "no element 7"),
+    ],
+)
+def test_a_template_reaches_nothing_and_writes_within_bounds(tokenizer: Tokenizer, source: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        template_of(tokenizer, source).encode([user("a")])
+
+
+def test_the_clock_is_an_argument(tokenizer: Tokenizer) -> None:
+    template = template_of(
+        tokenizer, "{{ strftime_now('%d %b %Y') }}", clock=lambda: datetime.datetime(2024, 7, 26, 12, 0)
+    )
+    assert template.render([user("a")]) == "26 Jul 2024"
