@@ -188,6 +188,16 @@ def test_an_abort_frees_at_once_and_ends_with_the_next_step():
     assert engine.stats().finished == {"abort": 2}
 
 
+def test_an_id_is_free_again_once_its_end_was_told():
+    engine = make_engine()
+    engine.add(request("a", [1], 20), 0.0)
+    engine.abort(["a"], 0.0)
+    with pytest.raises(RequestError, match="in use"):
+        engine.add(request("a", [2], 3), 0.0)
+    engine.step(lambda: 0.0)
+    assert len(run(engine, [request("a", [2], 3)])["a"].tokens) == 3
+
+
 def test_refusals_name_the_field():
     has = capacity(blocks=6, max_model_len=64)
     engine = make_engine(has, max_queued_requests=2)

@@ -1,7 +1,6 @@
 """Tables, sharing and freeing, for full attention and windows."""
 
 import numpy as np
-import pytest
 
 from headrace.policy.block_manager import BlockManager
 
@@ -137,13 +136,13 @@ def test_blocks_behind_a_window_are_freed():
     assert blocks.blocks_held == 0
 
 
-@pytest.mark.parametrize("tokens, group", [(40, None), (41, 0), (64, 0)])
-def test_what_can_never_fit(tokens, group):
-    assert manager((10, 4), (None, 5), reach=4).too_small(tokens) == group
+def test_what_can_never_fit():
+    assert manager((10,)).most_positions() == 40
+    assert manager((10, 4), (None, 5), reach=4).most_positions() == 40
+    assert manager((4,), (5,), reach=4).most_positions() is None
 
 
 def test_a_window_pool_must_hold_a_window_and_what_is_under_way():
     # 4 + 8 positions touch at most 4 blocks of 4.
-    assert manager((16, 4), (None, 5), reach=8).too_small(60) is None
-    assert manager((16, 3), (None, 5), reach=8).too_small(60) == 1
-    assert manager((16, 3), (None, 5), reach=8).too_small(12) is None
+    assert manager((16, 4), (None, 5), reach=8).most_positions() == 64
+    assert manager((16, 3), (None, 5), reach=8).most_positions() == 12

@@ -55,7 +55,8 @@ class Engine:
 
     def add(self, request: Request, now: float) -> None:
         """Take a request. Raises RequestError if it can never run, OverloadedError if too many wait."""
-        if request.request_id in self._scheduler:
+        owed = any(delta.request_id == request.request_id for delta in self._ready)
+        if owed or request.request_id in self._scheduler:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
         self._admission.check(request, self._blocks, waiting=len(self._queue), free_slots=self._slots.num_free)
         answer = self._scheduler.add(request)

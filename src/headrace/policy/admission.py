@@ -42,8 +42,10 @@ class Admission:
                 param="max_tokens",
                 code="context_length_exceeded",
             )
-        if blocks.too_small(total - 1) is not None:
-            most = blocks.most_tokens() + 1
+        # The last token is never computed, so it needs no place.
+        positions = blocks.most_positions()
+        if positions is not None and total - 1 > positions:
+            most = positions + 1
             raise RequestError(
                 f"max_tokens ({request.max_tokens}) and the prompt's {prompt_len} tokens make {total}, but the KV "
                 f"cache holds at most {most} tokens of one request: lower max_tokens, shorten the prompt, or run with "

@@ -44,7 +44,8 @@ class BlockManager:
         self.windows = windows
         self.pools = [BlockPool(n) for n in num_blocks]
         self.cache = PrefixCache(block_size, windows) if caching else None
-        self._reach = reach
+        # Most blocks that any sequence holds at once, where a window bounds them.
+        self._most_at_once = [None if w is None else -(-(w - 1 + reach) // block_size) + 1 for w in windows]
         width = -(-max_model_len // block_size)
         groups = len(num_blocks)
         self._tables = [np.full((num_slots, width), ABSENT, np.int32) for _ in range(groups)]
@@ -68,17 +69,14 @@ class BlockManager:
     def blocks_idle(self) -> int:
         return sum(pool.num_idle for pool in self.pools)
 
-    def most_tokens(self) -> int:
-        """The longest sequence that fits when it has the pools for itself (a window makes its pool no limit)."""
-        full = [p.num_blocks for p, w in zip(self.pools, self.windows, strict=True) if w is None]
-        return min(full) * self.block_size if full else np.iinfo(np.int32).max
-
-    def too_small(self, tokens: int) -> int | None:
-        """The group that cannot hold a sequence of this many computed positions even alone, or None."""
-        for group, pool in enumerate(self.pools):
-            if self._peak(group, tokens) > pool.num_blocks:
-                return group
-        return None
+    def most_positions(self) -> int | None:
+        """How many positions of one sequence fit when it has the pools for itself; None: any number."""
+        bounds = [
+            pool.num_blocks * self.block_size
+            for pool, most in zip(self.pools, self._most_at_once, strict=True)
+            if most is None or most > pool.num_blocks
+        ]
+        return min(bounds, default=None)
 
     def lookup(self, salt: str, tokens: IntArray, most: int) -> Hit:
         """The longest cached prefix of tokens, of at most `most` tokens."""
@@ -211,10 +209,8 @@ class BlockManager:
     def _peak(self, group: int, tokens: int) -> int:
         """Most blocks that a sequence of this many positions ever holds at once."""
         blocks = -(-tokens // self.block_size)
-        window = self.windows[group]
-        if window is None:
-            return blocks
-        return min(blocks, -(-(window - 1 + self._reach) // self.block_size) + 1)
+        most = self._most_at_once[group]
+        return blocks if most is None else min(blocks, most)
 
     def _visible(self, hit: Hit, group: int) -> IntArray:
         """The hit's blocks of this group that the next position sees."""
