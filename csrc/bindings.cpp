@@ -27,5 +27,6 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("threads", &ThreadPool::threads);
 
   bind_weights(m);
+  bind_sampling(m);
   bind_program(m);
 }

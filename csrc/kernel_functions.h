@@ -22,5 +22,6 @@ void attention(const KVView& kv, const AttentionShape& shape, const Entry& entry
 void attention_run(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row, int head, int split,
                    const float* q, ptrdiff_t q_stride, float* partial, void* scratch);
 void attention_merge(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
+void sample_row(const SamplingRows& rows, int row, const SamplingScratch& scratch);
 
 }  // namespace headrace::HEADRACE_ISA

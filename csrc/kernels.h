@@ -11,6 +11,9 @@
 
 namespace headrace {
 
+struct SamplingRows;     // sampling.h
+struct SamplingScratch;
+
 constexpr int kActivationGroup = 32;  // values along k that share one int8 scale
 constexpr int kTile = 16;             // outputs in one packed tile, on every instruction set
 constexpr int kSplit = 512;           // key positions in one run of attention (ops/program.py SPLIT)
@@ -118,6 +121,8 @@ struct KernelTable {
   void (*attention_run)(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row, int head, int split,
                         const float* q, ptrdiff_t q_stride, float* partial, void* scratch);
   void (*attention_merge)(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
+  // Sample or score one logit row.
+  void (*sample_row)(const SamplingRows& rows, int row, const SamplingScratch& scratch);
 };
 
 }  // namespace headrace

@@ -21,6 +21,7 @@ const KernelTable& kernel_table() {
       attention,
       attention_run,
       attention_merge,
+      sample_row,
   };
   return table;
 }

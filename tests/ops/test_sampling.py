@@ -8,16 +8,30 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.core.batch import BatchOutput
 from headrace.core.request import SamplingParams
 from headrace.ops.sampling import MIN_LOGPROB, ReferenceSampler, Sampler, SamplingTable
 
-PROVIDERS: dict[str, Callable[[SamplingTable], Sampler]] = {"reference": ReferenceSampler}
+_kernels = pytest.importorskip("headrace._kernels", reason="the kernels are not built: make kernels")
+cpu_sampling = pytest.importorskip("headrace.ops.cpu_sampling")
+
+Provider = Callable[[SamplingTable], Sampler]
+POOL = _kernels.ThreadPool(2)
 
 
-@pytest.fixture(params=sorted(PROVIDERS))
-def provider(request: pytest.FixtureRequest) -> Callable[[SamplingTable], Sampler]:
+def cpu(isa: str) -> Provider:
+    return lambda table: cpu_sampling.CpuSampler(table, kernels=_kernels.Kernels(isa), pool=POOL)
+
+
+KERNELS: dict[str, Provider] = {isa: cpu(isa) for isa in _kernels.available_isas()}
+PROVIDERS: dict[str, Provider] = {"reference": ReferenceSampler, **KERNELS}
+
+
+@pytest.fixture(params=PROVIDERS)
+def provider(request: pytest.FixtureRequest) -> Provider:
     return PROVIDERS[request.param]
 
 
@@ -26,7 +40,7 @@ def int32(values: object) -> npt.NDArray[np.int32]:
 
 
 def run_one(
-    provider: Callable[[SamplingTable], Sampler],
+    provider: Provider,
     logits: npt.ArrayLike,
     params: SamplingParams,
     *,
@@ -51,7 +65,7 @@ def greedy(**fields: object) -> SamplingParams:
     return SamplingParams(temperature=0, **fields)  # type: ignore[arg-type]
 
 
-def test_greedy_takes_the_lowest_of_the_likeliest(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_greedy_takes_the_lowest_of_the_likeliest(provider: Provider) -> None:
     output = run_one(provider, [1, 5, 3, 5], greedy())
     assert output.step == 3
     assert output.tokens.tolist() == [1] and output.tokens.dtype == np.int32
@@ -60,15 +74,13 @@ def test_greedy_takes_the_lowest_of_the_likeliest(provider: Callable[[SamplingTa
 
 
 @pytest.mark.parametrize("bad", [[1, np.nan, 0], [np.inf, 0, 0], [-np.inf] * 3, [np.nan, np.inf, 0]])
-def test_logits_that_are_not_finite_fail_the_row(
-    provider: Callable[[SamplingTable], Sampler], bad: list[float]
-) -> None:
+def test_logits_that_are_not_finite_fail_the_row(provider: Provider, bad: list[float]) -> None:
     output = run_one(provider, bad, SamplingParams(), top=2)
     assert output.failed.tolist() == [True] and output.tokens.tolist() == [0]
     assert output.rank is not None and output.rank.tolist() == [0]
 
 
-def test_minus_infinity_is_a_token_that_cannot_come(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_minus_infinity_is_a_token_that_cannot_come(provider: Provider) -> None:
     for seed in range(20):
         output = run_one(provider, [0, -np.inf, 0], SamplingParams(), seed=seed, top=3)
         assert not output.failed[0] and output.tokens[0] != 1
@@ -78,7 +90,7 @@ def test_minus_infinity_is_a_token_that_cannot_come(provider: Callable[[Sampling
 
 
 def test_bias_is_added_before_the_choice_and_not_in_the_logprobs(
-    provider: Callable[[SamplingTable], Sampler],
+    provider: Provider,
 ) -> None:
     output = run_one(provider, [0, 1, 0], greedy(logit_bias={2: 5.0, 1: -1.0}), top=0)
     assert output.tokens.tolist() == [2]
@@ -87,21 +99,21 @@ def test_bias_is_added_before_the_choice_and_not_in_the_logprobs(
     assert output.rank.tolist() == [3]  # ties count by lower id
 
 
-def test_end_tokens_are_banned_until_min_tokens_exist(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_end_tokens_are_banned_until_min_tokens_exist(provider: Provider) -> None:
     params = greedy(min_tokens=2, stop_token_ids=[2])
     for history, token in (((0, 0), 0), ((0, 0, 1), 0), ((0, 0, 1, 1), 1)):
         output = run_one(provider, [1, 9, 8], params, history=history, prompt_len=2, eos_ids=(1,))
         assert output.tokens.tolist() == [token]
 
 
-def test_if_everything_is_banned_the_likeliest_is_taken(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_if_everything_is_banned_the_likeliest_is_taken(provider: Provider) -> None:
     for temperature in (0.0, 1.0):
         params = SamplingParams(temperature=temperature, min_tokens=2, stop_token_ids=[0, 2])
         output = run_one(provider, [0, 7, 3], params, eos_ids=(1,))
         assert output.tokens.tolist() == [1] and not output.failed[0]
 
 
-def test_repetition_penalty_counts_prompt_and_output_once(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_repetition_penalty_counts_prompt_and_output_once(provider: Provider) -> None:
     params = greedy(repetition_penalty=2.0)
     logits = [4.0, 3.9, 1.9, 1.0]
     assert run_one(provider, logits, params, history=(0, 1, 1), prompt_len=1).tokens.tolist() == [0]
@@ -109,7 +121,7 @@ def test_repetition_penalty_counts_prompt_and_output_once(provider: Callable[[Sa
     assert run_one(provider, [-1.0, -1.5, -3.0], params, history=(0,)).tokens.tolist() == [1]
 
 
-def test_frequency_and_presence_count_outputs_up_to_the_row(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_frequency_and_presence_count_outputs_up_to_the_row(provider: Provider) -> None:
     logits, history = [2.0, 1.6, 0.0], (0, 0, 0, 0, 0, 0)
     frequency = greedy(frequency_penalty=0.25)
     for position, token in ((2, 0), (3, 0), (4, 1)):
@@ -121,9 +133,7 @@ def test_frequency_and_presence_count_outputs_up_to_the_row(provider: Callable[[
         assert output.tokens.tolist() == [token]
 
 
-def counts(
-    provider: Callable[[SamplingTable], Sampler], logits: npt.ArrayLike, params: SamplingParams, draws: int
-) -> npt.NDArray[np.int64]:
+def counts(provider: Provider, logits: npt.ArrayLike, params: SamplingParams, draws: int) -> npt.NDArray[np.int64]:
     """How often each token comes in `draws` rows that differ in their position only."""
     row = np.array(logits, np.float32)
     table = SamplingTable(1, len(row))
@@ -153,9 +163,7 @@ def counts(
         (SamplingParams(min_p=0.4, top_p=0.75), [0, 1]),
     ],
 )
-def test_tokens_follow_the_truncated_distribution(
-    provider: Callable[[SamplingTable], Sampler], params: SamplingParams, kept: list[int]
-) -> None:
+def test_tokens_follow_the_truncated_distribution(provider: Provider, params: SamplingParams, kept: list[int]) -> None:
     # 0.4 0.3 0.18 0.07 0.05: after top_k 3 the likeliest two hold 0.795 of what is left
     probability = np.array([0.4, 0.3, 0.18, 0.07, 0.05])
     draws = 2000
@@ -168,13 +176,13 @@ def test_tokens_follow_the_truncated_distribution(
     assert chi_square < 20  # 4 degrees of freedom: passed by chance alone with 1 - 5e-4
 
 
-def test_tokens_tied_with_the_last_kept_are_kept(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_tokens_tied_with_the_last_kept_are_kept(provider: Provider) -> None:
     for params in (SamplingParams(top_k=2), SamplingParams(top_p=0.5), SamplingParams(min_p=0.4)):
         seen = counts(provider, np.log([0.4, 0.2, 0.2, 0.1, 0.1]), params, 300)
         assert np.flatnonzero(seen).tolist() == [0, 1, 2]
 
 
-def test_scoring_takes_the_known_token(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_scoring_takes_the_known_token(provider: Provider) -> None:
     logits = np.log([0.1, 0.6, 0.3])
     output = run_one(provider, logits, SamplingParams(), history=(0, 2), position=1, sample=False, top=2)
     assert output.tokens.tolist() == [2]
@@ -186,7 +194,7 @@ def test_scoring_takes_the_known_token(provider: Callable[[SamplingTable], Sampl
     np.testing.assert_allclose(output.top_logprobs, np.log([[0.6, 0.3]]), rtol=1e-5)
 
 
-def test_each_row_reports_as_many_as_it_asked_for(provider: Callable[[SamplingTable], Sampler]) -> None:
+def test_each_row_reports_as_many_as_it_asked_for(provider: Provider) -> None:
     table = SamplingTable(1, 3)
     table.set(0, greedy(), seed=0, choice=0, prompt_len=1)
     logits = np.array([[0, 1, 2]] * 3, np.float32)
@@ -200,3 +208,120 @@ def test_each_row_reports_as_many_as_it_asked_for(provider: Callable[[SamplingTa
     assert output.rank.tolist() == [0, 1, 1]
     assert np.isneginf(output.top_logprobs[0]).all() and np.isneginf(output.top_logprobs[2, 1:]).all()
     assert output.logprob[0] == MIN_LOGPROB
+
+
+def random_params(random: np.random.Generator, vocab: int) -> SamplingParams:
+    """Each feature is on about as often as off."""
+
+    def maybe(value: float, off: float) -> float:
+        return float(value) if random.random() < 0.5 else off
+
+    return SamplingParams(
+        temperature=maybe(random.uniform(0.05, 2), random.choice([0.0, 1.0])),
+        top_p=maybe(random.uniform(0.01, 1), 1.0),
+        top_k=int(maybe(random.integers(1, vocab + 5), 0)),
+        min_p=maybe(random.choice([1.0, 0.1, 1e-3]), 0.0),
+        repetition_penalty=maybe(random.uniform(0.5, 2), 1.0),
+        frequency_penalty=maybe(random.uniform(-2, 2), 0.0),
+        presence_penalty=maybe(random.uniform(-2, 2), 0.0),
+        max_tokens=None,
+        min_tokens=int(maybe(random.integers(0, 30), 0)),
+        stop_token_ids=random.integers(0, vocab, 3).tolist(),
+        logit_bias={int(t): float(random.uniform(-9, 9)) for t in random.integers(0, vocab, random.integers(0, 4))},
+    )
+
+
+def random_logits(random: np.random.Generator, rows: int, vocab: int) -> npt.NDArray[np.float32]:
+    """Peaked, flat and coarse (full of ties) rows, some with tokens that cannot come, some not finite."""
+    logits = random.normal(size=(rows, vocab)) * random.choice([0.1, 1, 5, 30], (rows, 1)) + random.normal(
+        size=(rows, 1)
+    )
+    coarse = random.random(rows) < 0.3
+    logits[coarse] = np.rint(logits[coarse])
+    logits[random.random((rows, vocab)) < random.choice([0, 0.5], (rows, 1))] = -np.inf
+    if random.random() < 0.2:
+        logits[random.integers(rows), random.integers(vocab)] = random.choice([np.nan, np.inf])
+    return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("isa", KERNELS)
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 6), vocab=st.integers(1, 700) | st.just(5000), seed=st.integers(0, 2**32 - 1))
+def test_kernels_equal_the_reference_to_the_bit(isa: str, rows: int, vocab: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    table = SamplingTable(4, vocab)
+    for slot in range(4):
+        params = random_params(random, vocab)
+        eos = (int(random.integers(vocab)),)
+        table.set(slot, params, seed=int(random.integers(-(2**63), 2**63)), choice=slot, prompt_len=slot, eos_ids=eos)
+    arguments = (
+        7,
+        random_logits(random, rows, vocab),
+        int32(random.integers(0, 4, rows)),
+        int32(random.integers(3, 40, rows)),
+        random.random(rows) < 0.8,
+        int32(random.integers(-1, 21, rows)),
+        int32(random.integers(0, vocab, (4, 40))),
+    )
+    seen, expected = KERNELS[isa](table).run(*arguments), ReferenceSampler(table).run(*arguments)
+    for name in ("tokens", "failed", "logprob", "rank", "top_ids", "top_logprobs"):
+        assert np.array_equal(getattr(seen, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("isa", KERNELS)
+def test_a_token_depends_on_its_row_alone(isa: str) -> None:
+    random = np.random.default_rng(5)
+    vocab, rows = 3000, 24
+    table = SamplingTable(rows, vocab)
+    for slot in range(rows):
+        table.set(slot, random_params(random, vocab), seed=slot, choice=0, prompt_len=2)
+    logits = random_logits(random, rows, vocab)
+    slots, positions = np.arange(rows, dtype=np.int32), int32(random.integers(3, 20, rows))
+    sample, top = np.ones(rows, np.bool_), np.full(rows, 3, np.int32)
+    history = int32(random.integers(0, vocab, (rows, 20)))
+    whole = KERNELS[isa](table).run(0, logits, slots, positions, sample, top, history)
+    alone = cpu_sampling.CpuSampler(table, kernels=_kernels.Kernels(isa), pool=_kernels.ThreadPool(1))
+    for row in random.permutation(rows):
+        one = slice(row, row + 1)
+        output = alone.run(0, logits[one], slots[one], positions[one], sample[one], top[one], history)
+        assert output.tokens[0] == whole.tokens[row]
+        assert np.array_equal(output.logprob, whole.logprob[one])
+        assert np.array_equal(output.top_ids, whole.top_ids[one])
+
+
+def test_a_cleared_slot_forgets(provider: Provider) -> None:
+    table = SamplingTable(1, 4)
+    params = SamplingParams(temperature=2, logit_bias={3: 50.0}, min_tokens=9, stop_token_ids=[0], repetition_penalty=9)
+    table.set(0, params, seed=1, choice=1, prompt_len=1)
+    table.clear(0)
+    row = np.array([[3, 2, 1, 0]], np.float32)
+    output = provider(table).run(
+        0, row, int32([0]), int32([1]), np.ones(1, np.bool_), int32([-1]), np.zeros((1, 4), np.int32)
+    )
+    assert output.tokens.tolist() == [0]
+
+
+@pytest.mark.parametrize("isa", KERNELS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"slots": int32([2])}, "slots must lie in 0..1, got 2"),
+        ({"slots": int32([-1])}, "slots must lie"),
+        ({"positions": int32([9])}, "positions must lie in the history of 8 tokens, got 9"),
+        ({"positions": int32([8]), "sample": np.zeros(1, np.bool_)}, "positions must lie"),
+        ({"history": np.full((2, 8), 5, np.int32), "sample": np.zeros(1, np.bool_)}, "a scored token must lie"),
+        ({"logits": np.zeros((1, 4), np.float32)}, "logits must be as wide as the vocabulary"),
+        ({"logits": np.zeros((2, 5), np.float32)}, "must have one row each"),
+    ],
+)
+def test_indices_out_of_range_are_refused(isa: str, change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "logits": np.zeros((1, 5), np.float32),
+        "slots": int32([0]),
+        "positions": int32([1]),
+        "sample": np.ones(1, np.bool_),
+        "top": int32([-1]),
+        "history": np.zeros((2, 8), np.int32),
+    }
+    with pytest.raises(ValueError, match=message):
+        KERNELS[isa](SamplingTable(2, 5)).run(0, **{**arguments, **change})  # type: ignore[arg-type]

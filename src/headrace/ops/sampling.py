@@ -68,7 +68,7 @@ class SamplingTable:
         self.clear(slot)
         self.temperature[slot] = params.temperature
         self.top_p[slot] = params.top_p
-        self.min_p[slot] = params.min_p
+        self.min_p[slot] = params.min_p if params.min_p > np.finfo(np.float32).tiny else 0.0
         self.top_k[slot] = params.top_k if 0 < params.top_k < self.vocab_size else 0
         self.repetition[slot] = params.repetition_penalty
         self.frequency[slot] = params.frequency_penalty
@@ -193,7 +193,7 @@ class ReferenceSampler:
 
     def _choose(self, z: FloatArray, slot: int, position: int) -> int:
         table = self._table
-        if table.temperature[slot] < np.float32(GREEDY_BELOW):
+        if table.temperature[slot] < np.float32(GREEDY_BELOW) or z.max() == np.inf:
             return int(z.argmax())
         z = (z - z.max()) / table.temperature[slot]
         cut = np.float32(-np.inf)

@@ -1,0 +1,66 @@
+"""Sampling on the CPU kernels (csrc/sampling.cpp): rows are shared out among a pool's threads, and every number is
+the one that ops/sampling.py defines, to the bit, on every instruction set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import _kernels
+from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray
+from headrace.ops.sampling import SamplingTable, empty_output
+
+
+class CpuSampler:
+    """kernels, pool: the `_kernels.Kernels` and `_kernels.ThreadPool` to run on; the pool may be a program's, as
+    long as both are not run at once."""
+
+    def __init__(self, table: SamplingTable, *, kernels: Any, pool: Any) -> None:
+        self._table = table
+        self._sampler = _kernels.Sampler(
+            kernels,
+            pool,
+            table.vocab_size,
+            table.temperature,
+            table.top_p,
+            table.min_p,
+            table.repetition,
+            table.frequency,
+            table.presence,
+            table.top_k,
+            table.prompt_len,
+            table.choice,
+            table.seed,
+        )
+
+    def run(
+        self,
+        step: int,
+        logits: FloatArray,
+        slots: IntArray,
+        positions: IntArray,
+        sample: BoolArray,
+        top: IntArray,
+        history: IntArray,
+    ) -> BatchOutput:
+        """As ops/sampling.Sampler. ValueError if shapes disagree or an index is out of range."""
+        output = empty_output(step, len(slots), int(top.max(initial=-1)))
+        begin, ids, values = self._table.adjustments(slots, positions) or (None, None, None)
+        self._sampler.run(
+            logits,
+            slots,
+            positions,
+            sample,
+            top,
+            history,
+            begin,
+            ids,
+            values,
+            output.tokens,
+            output.failed,
+            output.logprob,
+            output.rank,
+            output.top_ids,
+            output.top_logprobs,
+        )
+        return output
