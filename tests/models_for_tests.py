@@ -3,6 +3,7 @@ program over one sequence."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +155,12 @@ def step_inputs(program: Program, positions: int, *, num_slots: int = 1) -> Step
     return inputs
 
 
-def program_log_probabilities(program: Program, tokens: np.ndarray, *, chunk: int = 10**9) -> np.ndarray:
-    """float32 [positions, vocabulary] by the numpy reference, `chunk` tokens a step."""
+def program_log_probabilities(
+    program: Program, tokens: np.ndarray, *, chunk: int = 10**9, provider: Callable[..., Any] = ReferenceProgram
+) -> np.ndarray:
+    """float32 [positions, vocabulary] by the numpy reference or another provider, `chunk` tokens a step."""
     inputs = step_inputs(program, len(tokens))
-    runner = ReferenceProgram(program, inputs)
+    runner = provider(program, inputs)
     rows = []
     for start in range(0, len(tokens), chunk):
         count = min(chunk, len(tokens) - start)

@@ -1,4 +1,4 @@
-"""Logits of lowered programs, run by the numpy reference, against transformers in float32."""
+"""Logits of lowered programs, on the numpy reference and the CPU kernels, against transformers in float32."""
 
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from headrace.core.errors import ModelError
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
+from headrace.ops.cpu import CpuProgram
 from headrace.ops.program import Program
 
 POSITIONS = 75
@@ -81,7 +82,9 @@ def test_a_safetensors_checkpoint_gives_the_logits_of_transformers(tmp_path: Pat
     program = program_of(tmp_path)
     assert_close(program_log_probabilities(program, tokens()), expected)
     assert_close(program_log_probabilities(program, tokens(), chunk=7), expected)
-    assert_close(program_log_probabilities(program_of(tmp_path, "none"), tokens()), expected)
+    assert_close(program_log_probabilities(program, tokens(), chunk=31, provider=CpuProgram), expected)
+    widened = program_of(tmp_path, "none")
+    assert_close(program_log_probabilities(widened, tokens(), provider=CpuProgram), expected)
 
 
 def test_attention_of_the_test_models_has_peaks(tmp_path: Path) -> None:
@@ -101,7 +104,9 @@ def test_a_gguf_file_gives_the_logits_of_transformers(tmp_path: Path, kind: str,
     path = tmp_path / "model.gguf"
     write_gguf(path, model, gguf.GGMLQuantizationType[stored])
     expected = reference_log_probabilities(model, tokens())
-    assert_close(program_log_probabilities(program_of(path, "none"), tokens()), expected)
+    program = program_of(path, "none")
+    assert_close(program_log_probabilities(program, tokens()), expected)
+    assert_close(program_log_probabilities(program, tokens(), provider=CpuProgram), expected)
 
 
 @pytest.mark.parametrize(("stored", "scheme"), [("Q8_0", "q8"), ("Q4_0", "q4"), ("Q4_1", "q4"), ("BF16", "bf16")])
@@ -118,7 +123,9 @@ def test_the_default_model_gives_the_logits_of_transformers(default_model: Path)
     ids = np.array(load_text(default_model).tokenizer.encode(text)[:256], np.int32)
     assert len(ids) == 256
     expected = reference_log_probabilities(transformers_llama_of_gguf(default_model), ids)
-    assert_close(program_log_probabilities(program_of(default_model, "none"), ids, chunk=100), expected)
+    program = program_of(default_model, "none")
+    assert_close(program_log_probabilities(program, ids, chunk=100), expected)
+    assert_close(program_log_probabilities(program, ids, provider=CpuProgram), expected)
 
 
 def test_parts_stored_differently_are_widened_and_noted(tmp_path: Path) -> None:
