@@ -31,11 +31,15 @@ class BodyReader:
         self.offload_bytes = offload_bytes
         self.large_bytes = large_bytes
         self.timeout = timeout
+        self._large_slots = large_slots
         self._slots = asyncio.Semaphore(large_slots)
-        self._threads = ThreadPoolExecutor(large_slots, thread_name_prefix="body")
+        self._threads: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End the threads, if there are any; a body that comes later starts new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def prepare(self, request: Request, work: Callable[[dict[str, Any]], T]) -> T:
         """Read the body, a JSON object, and return work(object): all that is done with a body before the engine
@@ -45,8 +49,9 @@ class BodyReader:
             data = await self._read(request, stack)
             if len(data) < self.offload_bytes:
                 return work(_parse(data))
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: work(_parse(data)))
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._large_slots, thread_name_prefix="body")
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(_parse(data)))
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         declared = request.headers.get("content-length", "")

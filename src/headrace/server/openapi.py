@@ -180,6 +180,8 @@ def _paths() -> dict[str, Any]:
 
 
 _STRING = {"type": "string"}
+_EVENT = {"type": "object", "properties": {"data": _STRING}, "required": ["data"]}
+"""A server-sent event: data is a chunk as JSON, an error object as JSON, or [DONE]."""
 
 
 def _ref(name: str) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def _get(summary: str, answer: str, *errors: str) -> dict[str, Any]:
 def _post(summary: str, body: str, answer: str, *, stream: bool = False) -> dict[str, Any]:
     content = _ref(answer)
     if stream:
-        content["text/event-stream"] = {"schema": _STRING}
+        content["text/event-stream"] = {"schema": _EVENT}
     responses = {"200": {"description": "The answer; events with stream: true.", "content": content}}
     responses.update({status: _error(status) for status in _ERRORS})
     return {
