@@ -65,7 +65,7 @@ REFUSED: dict[str, str] = {
 
 def parse(fields: dict[str, Any], body: type[Body]) -> Body:
     """Check a JSON object's fields and return them as `body`. Raises RequestError naming the field."""
-    honoured = {f.encode_name for f in msgspec.structs.fields(body)}
+    honoured = body.__struct_encode_fields__
     given: dict[str, Any] = {}
     for name, value in fields.items():
         if value is None or name in NO_EFFECT:
@@ -73,7 +73,7 @@ def parse(fields: dict[str, Any], body: type[Body]) -> Body:
         if name in honoured:
             given[name] = value
         elif name not in NEUTRAL_ONLY or not _neutral(name, value):
-            raise _refusal(name, value, honoured)
+            raise _refusal(name, value, set(honoured))
     try:
         return msgspec.convert(given, body, strict=True)
     except msgspec.ValidationError as error:
