@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from tests.server.fake_engine import FakeEngine
-from tests.server.serving import CHAT, events, refusal, user
+from tests.server.serving import CHAT, events, eventually, refusal, user
 
 from headrace.core.errors import EngineError, ModelError
 from headrace.server.errors import INTERNAL_MESSAGE
+from headrace.server.generation import ABORTED_MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,17 @@ async def test_a_fault_in_mid_stream_is_told_in_the_stream(client: httpx.AsyncCl
     chunks = events((await client.post(CHAT, json=user("hi", stream=True))).text)
     assert chunks[-1]["error"]["message"] == INTERNAL_MESSAGE
     assert not engine.live
+
+
+async def test_what_the_server_aborts_is_no_answer(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.delay = 0.005
+
+    async def abort() -> None:
+        await eventually(lambda: engine.produced > 2)
+        await engine.abort([engine.added[0].request_id])
+
+    response, _ = await asyncio.gather(client.post(CHAT, json=user("hi")), abort())
+    assert refusal(response, 500)["message"] == ABORTED_MESSAGE
 
 
 async def test_unknown_paths_and_methods(client: httpx.AsyncClient) -> None:

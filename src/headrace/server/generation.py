@@ -20,6 +20,7 @@ from headrace.server.protocol import PromptTokensDetails, Usage
 from headrace.server.service import Service
 
 QUEUED_DELTAS = 256
+ABORTED_MESSAGE = "The server ended this request before it was finished."
 
 
 @dataclass(slots=True)
@@ -127,6 +128,8 @@ class Generation:
             await self.service.client.abort([sequence.request.request_id])
         if reason is FinishReason.ERROR:
             raise GenerationError(sequence.choice.error or INTERNAL_MESSAGE)
+        if reason is FinishReason.ABORT:
+            raise GenerationError(ABORTED_MESSAGE)
 
     def _count(self, sequence: Sequence, reason: FinishReason) -> None:
         self.service.metrics.ended(
