@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.server.fake_engine import BOS, CONTEXT, EOS, ByteTokenizer, FakeEngine, endless, say
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.fake_engine import BOS, CONTEXT, EOS, VOCAB, ByteTokenizer, FakeEngine, endless, say
 from tests.server.serving import COMPLETIONS, MODEL, events, http, refusal
+from tests.server.serving import settings as server_settings
+
+from headrace.server.app import create_app
 
 
 async def complete(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -247,3 +253,23 @@ async def test_bad_prompts_are_refused_and_the_next_works(
         assert error["param"] == "prompt"
     assert engine.added == []
     assert (await client.post(COMPLETIONS, json={"prompt": "ok"})).status_code == 200
+
+
+@given(
+    tokens=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
+    per_delta=st.integers(1, 9),
+    stop=st.none() | st.text(st.sampled_from("ab\x00é"), min_size=1, max_size=3),
+    skip=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_text_and_streamed_alike(tokens: list[int], per_delta: int, stop: str | None, skip: bool) -> None:
+    async def run() -> dict[str, Any]:
+        engine = FakeEngine()
+        engine.reply, engine.per_delta = lambda request: tokens, per_delta
+        async with http(create_app(engine, ByteTokenizer(), None, server_settings())) as client:
+            body = {"prompt": "x", "max_tokens": 40, "logprobs": 2, "stop": stop, "skip_special_tokens": skip}
+            return await complete(client, **body)
+
+    choice = asyncio.run(run())["choices"][0]
+    assert stop is None or stop not in choice["text"]
+    assert len(choice["logprobs"]["tokens"]) <= len(tokens)

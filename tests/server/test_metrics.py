@@ -76,3 +76,12 @@ async def test_a_dead_engine_leaves_the_rest(client: httpx.AsyncClient, engine: 
     found = await scrape(client)
     assert found["headrace:request_success_total stop"] == 1
     assert "headrace:num_requests_running" not in found
+
+
+async def test_a_counter_that_runs_backwards_hurts_nobody(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    async def stats() -> Stats:
+        return Stats(running=-1, prompt_tokens=-5, generated_tokens=-1, blocks_total=0)
+
+    engine.stats = stats  # type: ignore[method-assign]
+    assert (await scrape(client))["headrace:prompt_tokens_total"] == -5
+    assert (await client.post(CHAT, json=user("hi", stream=True))).text.endswith("data: [DONE]\n\n")
