@@ -12,7 +12,8 @@ from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
 from headrace.core.errors import ModelError, RequestError
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.formats.gguf import GGUFFile
-from headrace.models.gguf_tokenizer import build
+from headrace.models.gguf_tokenizer import build, cached_tokenizer_json
+from headrace.models.text import load_text
 from headrace.models.tokenizer import Tokenizer
 
 TOKENS, MERGES = train()
@@ -70,6 +71,15 @@ def user(content: Any) -> dict[str, Any]:
 def test_ordinary_text_gives_the_ids_of_transformers(path: Path, tokenizer: Tokenizer, source: str, text: str) -> None:
     messages = [{"role": "system", "content": "be kind"}, user(text), {"role": "assistant", "content": "x"}, user("?")]
     assert template_of(tokenizer, source).encode(messages) == ids_of_transformers(path, source, messages)
+
+
+def test_the_default_models_conversations_give_the_ids_of_transformers(default_model: Path) -> None:
+    model, file = load_text(default_model), GGUFFile(default_model)
+    source = file.get("tokenizer.chat_template")
+    assert model.chat_template is not None
+    messages = [user("Hi there 👋"), {"role": "assistant", "content": "  Hello!\n"}, user("def f(x):\n\treturn x")]
+    theirs = ids_of_transformers(cached_tokenizer_json(file), str(source), messages)
+    assert model.chat_template.encode(messages) == theirs
 
 
 @given(texts=st.lists(st.text(max_size=12), min_size=1, max_size=4))

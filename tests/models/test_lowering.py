@@ -1,5 +1,6 @@
 """Logits of lowered programs, on the numpy reference and the CPU kernels, against transformers in float32."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.models_for_tests import (
 )
 
 from headrace.core.errors import ModelError
+from headrace.core.model_spec import LatentSpec, ModelSpec
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
@@ -166,6 +168,40 @@ def test_the_rope_table_is_no_longer_than_asked(tmp_path: Path) -> None:
     make_checkpoint(tmp_path)
     assert len(program_of(tmp_path, max_positions=40).vectors["rope0"]) == 40
     assert len(program_of(tmp_path, max_positions=4000).vectors["rope0"]) == 512
+
+
+def with_layer(spec: ModelSpec, **attention_or_mlp: Any) -> ModelSpec:
+    """The spec with its last layer changed: fields of its attention, its mlp or itself."""
+    layer = spec.layers[-1]
+    for name, value in attention_or_mlp.items():
+        for part in ("attention", "mlp"):
+            if hasattr(getattr(layer, part), name):
+                changed = dataclasses.replace(getattr(layer, part), **{name: value})
+                layer = dataclasses.replace(layer, **{part: changed})
+        if hasattr(layer, name):
+            layer = dataclasses.replace(layer, **{name: value})
+    return dataclasses.replace(spec, layers=(*spec.layers[:-1], layer))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"latent": LatentSpec(None, 8, 8, 8)}, "layer 1 needs multi-head latent attention"),
+        ({"sinks": True}, "layer 1 needs attention sinks"),
+        ({"qk_norm": "head"}, "layer 1 needs norms of queries and keys"),
+        ({"experts": 4}, "layer 1 needs mixture of experts"),
+        ({"gated": False}, "layer 1 needs feed-forward without a gate"),
+        ({"activation": "relu2"}, "layer 1 needs activation relu2"),
+        ({"norms": "around"}, "layer 1 needs around-norm"),
+        ({"heads": 2}, "layers of different widths"),
+        ({"hidden": 64}, "layers of different widths"),
+    ],
+)
+def test_what_no_op_provides_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    make_checkpoint(tmp_path)
+    model = load_model(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        lower(with_layer(model.spec, **change), model.weights, quantization="auto", kv_dtype="bf16", block_size=16)
 
 
 def test_ranks_are_refused(tmp_path: Path) -> None:

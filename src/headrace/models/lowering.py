@@ -97,19 +97,21 @@ def _refuse_unsupported(spec: ModelSpec) -> None:
         for what, needed in lacking.items():
             if needed:
                 raise ModelError(f"{spec.family}: layer {i} needs {what}, which no op provides in this version")
+    widths = {(a.heads, a.kv_heads, a.head_dim, a.v_head_dim) for a in (layer.attention for layer in spec.layers)}
+    if len(widths) > 1 or len({layer.mlp.hidden for layer in spec.layers}) > 1:
+        raise ModelError(f"{spec.family}: layers of different widths are not supported in this version")
     if spec.logit_scale != 1.0:
         raise ModelError(f"{spec.family}: scaled logits are not provided by any op in this version")
 
 
 def _buffers(spec: ModelSpec) -> dict[str, Buffer]:
-    attention = [layer.attention for layer in spec.layers]
-    qkv = max(a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim) for a in attention)
-    mlp = max(layer.mlp.hidden for layer in spec.layers)
+    a, mlp = spec.layers[0].attention, spec.layers[0].mlp.hidden
+    qkv = a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)
     buffers = (
         Buffer("x", spec.hidden),
         Buffer("normed", spec.hidden),
         Buffer("qkv", qkv),
-        Buffer("attention", max(a.heads * a.v_head_dim for a in attention)),
+        Buffer("attention", a.heads * a.v_head_dim),
         Buffer("gate_up", 2 * mlp),
         Buffer("activated", mlp),
         Buffer("last", spec.hidden, "logits"),
