@@ -66,11 +66,13 @@ HEADRACE_INLINE F32x16 log(F32x16 x) {
   return log1p(f, exponent);
 }
 
-// -log(-log(u)), u = (half + 1/2) / 2^31; near 1 the distance from 1 is taken from the integer.
+// u = (half + 1/2) / 2^31, and 1 - u.
+HEADRACE_INLINE F32x16 uniform(I32x16 half) { return mul(add(to_float(half), set1(0.5f)), set1(0x1p-31f)); }
+HEADRACE_INLINE F32x16 distance_to_one(I32x16 half) { return uniform(bit_xor(half, set1_int(0x7fffffff))); }
+
+// -log(-log(u)); near 1 the distance to 1 is taken from the integer.
 HEADRACE_INLINE F32x16 gumbel(I32x16 half) {
-  const F32x16 unit = set1(0x1p-31f), middle = set1(0.5f);
-  const F32x16 u = mul(add(to_float(half), middle), unit);
-  const F32x16 below_one = mul(add(to_float(bit_xor(half, set1_int(0x7fffffff))), middle), unit);
+  const F32x16 u = uniform(half), below_one = distance_to_one(half);
   F32x16 f, exponent;
   split(u, f, exponent);
   const F32x16 near = set1(kSqrtHalf);

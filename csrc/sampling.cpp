@@ -41,21 +41,28 @@ void penalize(const SamplingRows& rows, int row, float* z, int32_t* counts) {
   }
 }
 
+// A bound on e^x from above, within 7 %: between powers of two the chord lies above the curve.
+HEADRACE_INLINE F32x16 exp_bound(F32x16 x) {
+  constexpr float kStep = 12102203.2f, kOne = 1065353216.0f;  // 2^23 / ln 2; the bits of 1
+  return from_bits(truncate(add(mul(max(x, set1(-80.0f)), set1(kStep)), set1(kOne))));
+}
+
 // The token with the largest z + noise among z >= cut. z is padded with -inf; `likeliest` has z = 0.
 int gumbel_max(const float* z, int n, float cut, const noise::Stream& stream, int likeliest) {
-  float best = kMinusInfinity;
+  float best = -4.0f;  // less than the likeliest token's least noise
   int token = likeliest;
   const auto visit = [&](int first) {
     alignas(64) int32_t halves[noise::kTokens];
     noise::philox(stream, static_cast<uint32_t>(first), halves);
     for (int i = 0; i < noise::kTokens; i += kLanes) {
       const F32x16 v = load(z + first + i);
-      const F32x16 score = add(v, noise::gumbel(load_i32(halves + i)));
-      const uint32_t kept = mask_ge(v, set1(cut));
-      uint32_t mask = kept & mask_ge(score, set1(best));
+      const I32x16 half = load_i32(halves + i);
+      // Noise is at most -log(1 - u): most tokens are seen to lose without their logarithms.
+      const F32x16 reach = mul(exp_bound(sub(v, set1(best))), set1(1.001f));
+      uint32_t mask = mask_ge(v, set1(cut)) & mask_ge(reach, noise::distance_to_one(half));
       if (!mask) continue;
       float lanes[kLanes];
-      store(lanes, score);
+      store(lanes, add(v, noise::gumbel(half)));
       for (; mask; mask &= mask - 1) {
         const int lane = __builtin_ctz(mask), id = first + i + lane;
         if (lanes[lane] > best || (lanes[lane] == best && id < token)) {
@@ -98,7 +105,7 @@ int sample(const SamplingRows& rows, int row, const float* logits, Largest large
   for (int i = (n + kLanes - 1) / kLanes * kLanes; i < n + noise::kTokens; i += kLanes) store(z + i, set1(kMinusInfinity));
 
   float cut = slots.min_p[slot] > 0.0f ? log_of(slots.min_p[slot]) : kMinusInfinity;
-  if (slots.top_k[slot] > 0) cut = std::max(cut, top_k_cut(z, n, slots.top_k[slot], scratch.values));
+  if (slots.top_k[slot] > 0) cut = std::max(cut, top_k_cut(z, n, slots.top_k[slot], scratch.values, scratch.weights));
   if (slots.top_p[slot] < 1.0f)
     cut = std::max(cut, top_p_cut(z, n, cut, slots.top_p[slot], scratch.values, scratch.weights));
   const noise::Stream stream{slots.seed[slot], static_cast<uint32_t>(slots.choice[slot]),

@@ -100,49 +100,37 @@ inline int collect(const float* z, int n, float cut, float* out) {
 // How far below the largest value the likely tokens are looked for first; wider if that was not enough.
 constexpr float kReach[] = {-8.0f, -20.0f, kMinusInfinity};
 
-// The k-th largest of z, whose largest is 0.
-inline float top_k_cut(const float* z, int n, int k, float* values) {
-  for (float reach : kReach) {
-    const int count = collect(z, n, reach, values);
-    if (count < k) continue;
-    std::nth_element(values, values + k - 1, values + count, [](float a, float b) { return a > b; });
-    return values[k - 1];
+// The cut that keeps a value of [0, count) while the weight of all larger ones is below `target`: found bit by bit,
+// as values <= 0 are ordered by the bits of their magnitudes. values and weights have room for 16 more.
+inline float weighted_cut(float* values, int32_t* weights, int count, double target) {
+  for (int i = count; i < count + kLanes; ++i) weights[i] = 0;
+  const I32x16 magnitude = set1_int(0x7fffffff);
+  int32_t kept = 0;  // the largest magnitude known to be kept, as bits
+  for (int32_t bit = 1 << 30; bit; bit >>= 1) {
+    const int32_t tried = kept | bit;
+    const I32x16 limit = set1_int(tried);
+    WeightSum larger;
+    for (int i = 0; i < count; i += kLanes) {
+      // All ones where the magnitude is below the limit.
+      const I32x16 below = shift_right<31>(sub(bit_and(bits_of(load(values + i)), magnitude), limit));
+      larger += bit_and(load_i32(weights + i), below);
+    }
+    if (static_cast<double>(larger.total()) < target) kept = tried;
   }
-  return kMinusInfinity;
+  float cut;
+  std::memcpy(&cut, &kept, 4);
+  return kept > 0x7f800000 ? kMinusInfinity : -cut;
 }
 
-// The least of values such that the weight of all larger ones is below `target`, which is at most the weight of all.
-// Quickselect by weight; equal values are taken together.
-inline float weighted_cut(float* values, int32_t* weights, int count, double target) {
-  int begin = 0, end = count;
-  int64_t above = 0;  // weight of what is larger than all of [begin, end)
-  for (;;) {
-    const float a = values[begin], b = values[(begin + end) / 2], c = values[end - 1];
-    const float pivot = std::max(std::min(a, b), std::min(std::max(a, b), c));
-    int greater = begin, less = end;
-    int64_t greater_weight = 0, equal_weight = 0;
-    for (int i = begin; i < less;) {
-      if (values[i] > pivot) {
-        greater_weight += weights[i];
-        std::swap(values[i], values[greater]);
-        std::swap(weights[i++], weights[greater++]);
-      } else if (values[i] < pivot) {
-        --less;
-        std::swap(values[i], values[less]);
-        std::swap(weights[i], weights[less]);
-      } else {
-        equal_weight += weights[i++];
-      }
-    }
-    if (static_cast<double>(above + greater_weight) >= target) {
-      end = greater;
-    } else if (less == end || static_cast<double>(above + greater_weight + equal_weight) >= target) {
-      return pivot;
-    } else {
-      above += greater_weight + equal_weight;
-      begin = less;
-    }
+// The cut that keeps the k largest of z, whose largest is 0.
+inline float top_k_cut(const float* z, int n, int k, float* values, int32_t* weights) {
+  for (float reach : kReach) {
+    const int count = collect(z, n, reach, values);
+    if (count < k && reach != kMinusInfinity) continue;
+    std::fill_n(weights, count, 1);
+    return weighted_cut(values, weights, count, k);
   }
+  return kMinusInfinity;
 }
 
 // The cut of top_p among the z >= cut.
@@ -151,21 +139,22 @@ inline float top_p_cut(const float* z, int n, float cut, float top_p, float* val
   for (float reach : kReach) {
     const bool all = reach <= cut;
     const int count = collect(z, n, all ? cut : reach, values);
-    for (int i = count; i < count + kLanes; ++i) values[i] = 0.0f;
-    for (int i = 0; i < count; i += kLanes) store_i32(weights + i, weight(load(values + i)));
-    int64_t found = 0;
-    for (int i = 0; i < count; ++i) found += weights[i];
-    if (all) {
-      total = found;
-    } else if (total < 0) {
-      WeightSum sum;
-      const F32x16 least = set1(cut);
+    WeightSum sum;
+    for (int i = 0; i < count; i += kLanes) {
+      const I32x16 w = weight(load_or_infinity(values + i, count - i));
+      store_i32(weights + i, w);
+      sum += w;
+    }
+    const int64_t found = sum.total();
+    if (all) total = found;
+    if (total < 0) {
+      WeightSum everything;
+      const F32x16 least = set1(cut), nothing = set1(kMinusInfinity);
       for (int i = 0; i < n; i += kLanes) {
         const F32x16 v = load(z + i);
-        // A token below the cut has no weight; -inf itself has one of nothing.
-        sum += weight(where_less(v, least, set1(kMinusInfinity), v));
+        everything += weight(where_less(v, least, nothing, v));
       }
-      total = sum.total();
+      total = everything.total();
     }
     const double target = static_cast<double>(top_p) * static_cast<double>(total);
     if (all || static_cast<double>(found) >= target) return weighted_cut(values, weights, count, target);
