@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.models_for_tests import make_checkpoint, write_gguf
 
 from headrace.core.errors import ModelError
+from headrace.core.model_spec import Rope
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 
@@ -48,6 +49,18 @@ def test_windows_make_a_second_group(tmp_path: Path) -> None:
         ("full", (0,), None),
         ("window", (1,), 9),
     ]
+
+
+def test_rope_is_read_in_the_old_writing_and_the_new(tmp_path: Path) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    make_checkpoint(tmp_path, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **scaling})
+    new = load_model(tmp_path).spec
+    assert (new.layers[0].attention.rope or Rope(0, 0)).theta == 5e5
+    for kind in ("rope_type", "type"):
+        change_config(tmp_path, rope_parameters=..., rope_theta=500000, rope_scaling={kind: "llama3", **scaling})
+        assert load_model(tmp_path).spec == new
+    change_config(tmp_path, rope_scaling=None)
+    assert load_model(tmp_path).spec.layers[0].attention.rope == Rope(5e5, 16)
 
 
 @pytest.mark.parametrize(
