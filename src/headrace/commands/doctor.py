@@ -15,6 +15,7 @@ from headrace.core.config import Config
 from headrace.core.errors import HeadraceError
 from headrace.launch import BuiltEngine, build_engine
 from headrace.locate import locate_model
+from headrace.ops.cpu import available_isas
 from headrace.worker.machine import available_memory, this_machine
 
 
@@ -39,6 +40,7 @@ def _machine() -> dict[str, Any]:
     return {
         "processor": machine.name,
         "features": list(machine.features),
+        "kernel_sets": available_isas(),
         "cores": machine.threads,
         "memory_bytes": machine.memory_bytes,
         "available_bytes": available_memory(),
