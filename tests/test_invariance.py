@@ -22,9 +22,7 @@ from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.ops.program import Program
 from headrace.worker.assembly import assemble
-
-cpu = pytest.importorskip("headrace.ops.cpu")
-cpu_sampling = pytest.importorskip("headrace.ops.cpu_sampling")
+from headrace.worker.devices import cpu_device
 
 MAX_LEN = 96
 THREADS = (1, 2, 3)
@@ -50,8 +48,7 @@ def executors(program: Program, windows: tuple[int | None, ...]) -> list[Executo
     return [
         assemble(
             dataclasses.replace(program, matrices=dict(program.matrices)),
-            functools.partial(cpu.CpuProgram, threads=threads),
-            cpu_sampling.CpuSampler,
+            cpu_device(threads),
             num_slots=SLOTS,
             num_blocks=(BLOCKS,) * len(program.kv),
             windows=windows,

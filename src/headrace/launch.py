@@ -28,9 +28,10 @@ from headrace.engine_process import Start
 from headrace.locate import locate_model
 from headrace.models.loader import load_model
 from headrace.models.lowering import Progress, lower
-from headrace.ops.reference import ReferenceProgram
-from headrace.ops.sampling import ReferenceSampler
+from headrace.ops.cpu import VERSION as KERNELS_VERSION
+from headrace.ops.cpu import available_isas
 from headrace.worker.assembly import activation_bytes, assemble, weight_bytes
+from headrace.worker.devices import cpu_device
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 
@@ -77,8 +78,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
     )
     executor = assemble(
         program,
-        ReferenceProgram,
-        ReferenceSampler,
+        cpu_device(threads, config.isa),
         num_slots=config.max_num_seqs,
         num_blocks=plan.num_blocks,
         windows=tuple(group.window for group in groups),
@@ -86,7 +86,8 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         max_tokens=config.max_num_batched_tokens,
         depth=config.pipeline_depth,
     )
-    kernels = "reference"
+    isa = available_isas()[0] if config.isa == "auto" else config.isa
+    kernels = f"{isa} {KERNELS_VERSION}"
     ready = Ready(
         max_model_len=plan.max_model_len,
         vocab_size=program.vocab_size,

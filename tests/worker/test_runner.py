@@ -11,9 +11,8 @@ from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.batch import Batch, BlockEdits, SlotJoin
 from headrace.core.request import SamplingParams
-from headrace.ops.reference import ReferenceProgram
-from headrace.ops.sampling import ReferenceSampler
 from headrace.worker.assembly import assemble
+from headrace.worker.devices import reference_device
 
 BLOCK = 16
 PROGRAM = tiny_program(kv_dtype="fp32")
@@ -24,8 +23,7 @@ def device(program=PROGRAM, depth=1):
     groups = len(program.kv)
     return assemble(
         program,
-        ReferenceProgram,
-        ReferenceSampler,
+        reference_device,
         num_slots=3,
         num_blocks=(12,) * groups,
         windows=(None,) * groups,

@@ -4,24 +4,20 @@ and bound together; afterwards nothing moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from headrace.engine.executor import Capacity
 from headrace.ops.program import Program
-from headrace.ops.sampling import Sampler, SamplingTable
+from headrace.ops.sampling import SamplingTable
 from headrace.ops.step import StepInputs
+from headrace.worker.devices import Device
 from headrace.worker.inputs import SlotInputs
 from headrace.worker.kv_cache import KVCache
 from headrace.worker.local_executor import LocalExecutor
-from headrace.worker.runner import BoundProgram, Runner
-
-Bind = Callable[[Program, StepInputs], BoundProgram]
+from headrace.worker.runner import Runner
 
 
 def assemble(
     program: Program,
-    bind: Bind,
-    make_sampler: Callable[[SamplingTable], Sampler],
+    device: Device,
     *,
     num_slots: int,
     num_blocks: tuple[int, ...],
@@ -30,7 +26,7 @@ def assemble(
     max_tokens: int,
     depth: int = 1,
 ) -> LocalExecutor:
-    """max_tokens: most rows of a step. bind and make_sampler choose who computes: the kernels or the reference."""
+    """max_tokens: most rows of a step. device chooses who computes (worker/devices.py)."""
     layouts = program.kv
     cache = KVCache(layouts, num_blocks)
     step = StepInputs(
@@ -42,7 +38,8 @@ def assemble(
         kv=cache.pools,
     )
     table = SamplingTable(num_slots, program.vocab_size)
-    runner = Runner(bind(program, step), make_sampler(table), table, SlotInputs(step, max_model_len), cache)
+    bound, sampler = device(program, step, table)
+    runner = Runner(bound, sampler, table, SlotInputs(step, max_model_len), cache)
     capacity = Capacity(
         num_slots=num_slots,
         block_size=layouts[0].block_size,

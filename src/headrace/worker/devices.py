@@ -1,0 +1,35 @@
+"""Who computes a program and samples from it: the CPU kernels, or the numpy reference. assemble() is given one of
+these; nothing else in this room knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from headrace.ops.cpu import CpuProgram
+from headrace.ops.program import Program
+from headrace.ops.reference import ReferenceProgram
+from headrace.ops.sampling import ReferenceSampler, Sampler, SamplingTable
+from headrace.ops.step import StepInputs
+from headrace.worker.runner import BoundProgram
+
+Device = Callable[[Program, StepInputs, SamplingTable], tuple[BoundProgram, Sampler]]
+"""Binds a program to its inputs, and makes a sampler over the table."""
+
+
+def cpu_device(threads: int, isa: str = "auto") -> Device:
+    """The kernels, on this many threads. They take the program's matrices as they pack them."""
+    return partial(_on_cpu, threads, isa)
+
+
+def reference_device(program: Program, inputs: StepInputs, table: SamplingTable) -> tuple[BoundProgram, Sampler]:
+    """The definition of every op, slow and clear. Its sums depend on the step's shape, so it is no judge of
+    invariance."""
+    return ReferenceProgram(program, inputs), ReferenceSampler(table)
+
+
+def _on_cpu(
+    threads: int, isa: str, program: Program, inputs: StepInputs, table: SamplingTable
+) -> tuple[BoundProgram, Sampler]:
+    return CpuProgram(program, inputs, threads=threads, isa=isa), ReferenceSampler(table)
