@@ -68,19 +68,19 @@ class CpuProgram:
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}", field="threads")
         try:
-            self._kernels = _kernels.Kernels(isa)
+            self.kernels = _kernels.Kernels(isa)
         except ValueError as error:
             raise ConfigError(str(error), field="isa") from None
         self.inputs = inputs
         self.threads = threads
-        self._pool = _kernels.ThreadPool(threads)
+        self.pool = _kernels.ThreadPool(threads)
         self._arrays: list[Any] = [inputs]  # bound by address, so kept
         self._int8 = plan_int8(program.ops, program.matrices)
         self._store = _kernels.WeightStore()
         self._packed = self._pack(program.matrices, progress)
         self._program = _kernels.Program(
-            self._kernels,
-            self._pool,
+            self.kernels,
+            self.pool,
             inputs.tokens,
             inputs.positions,
             inputs.entry_slot,
@@ -116,7 +116,7 @@ class CpuProgram:
     @property
     def isa(self) -> str:
         """The kernel set in use."""
-        name: str = self._kernels.name
+        name: str = self.kernels.name
         return name
 
     @property
@@ -144,7 +144,7 @@ class CpuProgram:
             data, scale, minimum = (
                 None if a is None else np.ascontiguousarray(a) for a in (m.data, m.scale, m.minimum)
             )
-            packed[name] = self._store.pack(self._pool, m.scheme, m.n, m.k, m.group, data, scale, minimum)
+            packed[name] = self._store.pack(self.pool, m.scheme, m.n, m.k, m.group, data, scale, minimum)
             if progress is not None:
                 progress(len(packed), total)
         return packed

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.ops.cpu import CpuProgram
+from headrace.ops.cpu_sampling import CpuSampler
 from headrace.ops.program import Program
 from headrace.ops.reference import ReferenceProgram
 from headrace.ops.sampling import ReferenceSampler, Sampler, SamplingTable
@@ -32,4 +33,5 @@ def reference_device(program: Program, inputs: StepInputs, table: SamplingTable)
 def _on_cpu(
     threads: int, isa: str, program: Program, inputs: StepInputs, table: SamplingTable
 ) -> tuple[BoundProgram, Sampler]:
-    return CpuProgram(program, inputs, threads=threads, isa=isa), ReferenceSampler(table)
+    bound = CpuProgram(program, inputs, threads=threads, isa=isa)
+    return bound, CpuSampler(table, kernels=bound.kernels, pool=bound.pool)
