@@ -26,7 +26,7 @@ def mixed_request(draw: random.Random, index: int) -> Request:
     params = SamplingParams(
         temperature=draw.choice([0.0, 1.0]),
         top_p=draw.choice([1.0, 0.9]),
-        max_tokens=draw.randint(1, 24),
+        max_tokens=draw.choice([1, 8, 16, 60]),
         logprobs=draw.choice([None, None, 2]),
         prompt_logprobs=draw.choice([None, None, None, 1]),
         stop_token_ids=draw.choice([(), (5, 7)]),
@@ -56,7 +56,7 @@ def test_nothing_is_left_behind(depth):
     ended = {"stop": 0, "length": 0, "abort": 0}
     added, baseline = 0, 0
     while added < REQUESTS or engine.has_work:
-        for _ in range(min(draw.choice([0, 1, 1, 4]), REQUESTS - added)):
+        for _ in range(min(draw.choice([0, 1, 1, 4]), REQUESTS - added, 40 - len(live))):
             engine.add(mixed_request(draw, added), 0.0)
             live.add(f"r{added}")
             added += 1
