@@ -43,8 +43,10 @@ struct Stored<KVType::I8> {
 };
 
 // scores[i * kScoreStride + 16 c ..] = q_i . keys of chunk c.  q [k_dim][kQueryTile]; keys[c] [k_dim][key_stride].
+// The keys after these are asked for meanwhile: blocks lie anywhere in memory, so the processor cannot guess them.
 template <KVType type, int Q, int C>
-HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, int key_stride, int k_dim, float* scores) {
+HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, const void* const* next, int key_stride,
+                                int k_dim, float* scores) {
   using Item = typename Stored<type>::Item;
   F32x16 sum[Q][C];
 #pragma GCC unroll 16
@@ -54,8 +56,10 @@ HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, int key
   for (int d = 0; d < k_dim; ++d) {
     F32x16 key[C];
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c)
+    for (int c = 0; c < C; ++c) {
+      __builtin_prefetch(static_cast<const Item*>(next[c]) + static_cast<ptrdiff_t>(d) * key_stride);
       key[c] = Stored<type>::widen(static_cast<const Item*>(keys[c]) + static_cast<ptrdiff_t>(d) * key_stride);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < Q; ++i) {
       const F32x16 x = set1(q[d * kQueryTile + i]);
@@ -73,9 +77,11 @@ template <KVType type, int Q>
 void score_run(const float* q, const void* const* keys, int chunks, int key_stride, int k_dim, float* scores) {
   constexpr int C = tile_depth(Q);
   int c = 0;
+  const auto after = [&](int i, int n) { return keys + (i + n <= chunks ? i : chunks - n); };
   for (; c + C <= chunks; c += C)
-    score_tile<type, Q, C>(q, keys + c, key_stride, k_dim, scores + c * kChunk);
-  for (; c < chunks; ++c) score_tile<type, Q, 1>(q, keys + c, key_stride, k_dim, scores + c * kChunk);
+    score_tile<type, Q, C>(q, keys + c, after(c + C, C), key_stride, k_dim, scores + c * kChunk);
+  for (; c < chunks; ++c)
+    score_tile<type, Q, 1>(q, keys + c, after(c + 1, 1), key_stride, k_dim, scores + c * kChunk);
 }
 
 // Scores of `queries` (1 .. kQueryTile) queries against `chunks` runs of keys.
