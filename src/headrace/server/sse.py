@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -30,21 +31,21 @@ _HEADERS = [
 ]
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run work until done, or until the client goes away: then cancel it, wait for its clean-up, return None. The
-    body must have been read."""
+async def unless(work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, None]) -> T | None:
+    """Run work until it is done, or until one of `ends` is: then cancel it, wait for its clean-up, return None."""
     task = asyncio.create_task(work)
-    watcher = asyncio.create_task(_gone(receive))
+    others = [asyncio.create_task(end) for end in ends]
     try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, *others), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        task.cancel()
-        watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        for each in (task, *others):
+            each.cancel()
+        await asyncio.gather(task, *others, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:
+    """Ends when the client goes away. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -58,7 +59,7 @@ async def whole_answer(
         async with generation:
             return await collect()
 
-    body = await while_connected(request.receive, run())
+    body = await unless(run(), _gone(request.receive))
     if body is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     return Response(body, media_type="application/json")
@@ -72,22 +73,26 @@ class EventStream:
         self._generation = generation
         self._events = events
         self._stall_timeout = stall_timeout
+        self._sending_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await while_connected(receive, self._run(send))
+        await unless(self._run(send), _gone(receive), self._stalled())
 
     async def _run(self, send: Send) -> None:
         async with self._generation:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             async for part in self._parts():
-                try:
-                    async with asyncio.timeout(self._stall_timeout):
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                except TimeoutError:
-                    # Returning with the response incomplete makes the web server close the connection.
-                    log.warning("a client took nothing from its stream for %g s: dropped", self._stall_timeout)
-                    return
+                self._sending_since = time.monotonic()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                self._sending_since = None
         await send({"type": "http.response.body", "body": b""})
+
+    async def _stalled(self) -> None:
+        """Ends when the client has taken nothing for stall_timeout. Leaving the response incomplete then makes the
+        web server close the connection."""
+        while self._sending_since is None or time.monotonic() - self._sending_since < self._stall_timeout:
+            await asyncio.sleep(self._stall_timeout / 4)
+        log.warning("a client took nothing from its stream for %g s: dropped", self._stall_timeout)
 
     async def _parts(self) -> AsyncIterator[bytes]:
         try:
