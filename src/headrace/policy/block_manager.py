@@ -87,8 +87,9 @@ class BlockManager:
         """Whether a request of this many tokens fits beside the held blocks, leaving `reserve` in each group."""
         for group, pool in enumerate(self.pools):
             shared = self._visible(hit, group)
-            needed = self._peak(group, tokens) - len(shared)
-            if needed + pool.num_idle_among(shared) + reserve > pool.available:
+            # Idle blocks of the hit are no longer available once it is taken.
+            needed = self._peak(group, tokens) - len(shared) + (pool.num_idle_among(shared) if len(shared) else 0)
+            if needed + reserve > pool.available:
                 return False
         return True
 
@@ -98,9 +99,9 @@ class BlockManager:
         for group, pool in enumerate(self.pools):
             shared = self._visible(hit, group)
             first = len(hit.nodes) - len(shared)
-            pool.share(shared)
             self._first[group, slot] = first
             if len(shared):
+                pool.share(shared)
                 self._write(
                     np.full(len(shared), slot, np.int32),
                     group,

@@ -58,7 +58,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        return len(self.slots.order)
+        return self.slots.num_taken
 
     @property
     def has_work(self) -> bool:

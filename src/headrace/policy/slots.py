@@ -55,6 +55,10 @@ class Slots:
         return self._order
 
     @property
+    def num_taken(self) -> int:
+        return len(self.sequences) - len(self._free)
+
+    @property
     def num_free(self) -> int:
         return len(self._free)
 
