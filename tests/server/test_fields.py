@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.server.fake_engine import VOCAB, FakeEngine
 from tests.server.serving import CHAT, COMPLETIONS, MODEL, refusal
 
 from headrace.core.errors import RequestError
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT, REFUSED, parse
-from headrace.server.protocol import ChatBody, CompletionBody
+from headrace.server.protocol import ChatBody, CompletionBody, StreamOptions
 
 BODIES = [
     pytest.param(CHAT, {"messages": [{"role": "user", "content": "hi"}]}, id="chat"),
@@ -154,6 +154,7 @@ async def test_another_model_is_not_found(client: httpx.AsyncClient) -> None:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(fields={"stream_options": {}})
 @given(fields=st.dictionaries(st.sampled_from([*ChatBody.__struct_fields__, "x"]) | st.text(max_size=4), json_values))
 def test_any_object_is_parsed_or_refused(fields: dict[str, Any]) -> None:
     try:
@@ -161,4 +162,7 @@ def test_any_object_is_parsed_or_refused(fields: dict[str, Any]) -> None:
     except RequestError as error:
         assert error.message
     else:
-        assert all(getattr(body, name) == value for name, value in fields.items() if name in body.__struct_fields__)
+        honoured = {name: value for name, value in fields.items() if name in ChatBody.__struct_fields__}
+        options = honoured.pop("stream_options", None)
+        assert options is None or isinstance(body.stream_options, StreamOptions)
+        assert {name: getattr(body, name) for name in honoured} == honoured
