@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace import _kernels
+import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError
 from headrace.core.kv_layout import KVLayout
 from headrace.ops.int8_plan import plan_int8

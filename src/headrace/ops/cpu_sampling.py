@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace import _kernels
+import headrace._kernels as _kernels
 from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray
 from headrace.ops.sampling import SamplingTable, empty_output
 
