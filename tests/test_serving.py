@@ -138,12 +138,12 @@ def test_the_engine_is_a_process_of_its_own_in_a_private_folder(server):
 
 def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model):
     with serving(default_model) as (url, process):
-        stream = Stream(url, max_tokens=400)
+        stream = Stream(url, max_tokens=200)
         assert stream.begun.wait(30)
         process.terminate()
         wait_for(lambda: health(url) == 503)
         assert complete(url).status_code == 503
-        stream.join(60)
+        stream.join(120)
         assert stream.finish_reason() == "length"
         assert process.wait(20) == 0
 
@@ -157,6 +157,7 @@ def test_a_second_sigterm_stops_at_once(default_model):
         process.terminate()
         assert process.wait(20) == 0
         stream.join(20)
+        assert "the server was stopped" in " ".join(stream.events)
 
 
 def test_a_killed_engine_ends_streams_with_an_error_and_is_unhealthy(default_model):

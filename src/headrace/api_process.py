@@ -1,6 +1,6 @@
 """The API's process: the server's app over the engine's client, and what signals mean to it. The first SIGTERM or
 SIGINT drains: streams finish (up to shutdown_timeout), new requests get 503, then everything ends; the second ends
-everything at once.
+streams at once, with an error; the third does not even wait for that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -55,7 +57,8 @@ async def _run(
         await client.start()
         app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text))
         uvicorn_config.app = app
-        server = DrainingServer(uvicorn_config, app, config.shutdown_timeout)
+        cut_streams = partial(client.stop, "the server was stopped")
+        server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)
         announcing = asyncio.create_task(_announce(server, config, listener))
         await server.serve(sockets=[listener])
         await announcing
@@ -82,8 +85,12 @@ class DrainingServer(uvicorn.Server):
     """A uvicorn server that keeps answering while it drains, so that a load balancer reads 503 and not a refused
     connection."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, cut_streams: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._cut_streams = cut_streams
+        self._cut = False
         self._service = app.state.service
         self._drain_seconds = drain_seconds
         self._draining: asyncio.Task[None] | None = None
@@ -97,14 +104,19 @@ class DrainingServer(uvicorn.Server):
         if self._draining is None:
             self._service.drain()
             self._draining = self._loop.create_task(self._drain())
+        elif not self._cut:
+            self._cut = True
+            self._cut_streams()
+            self.should_exit = True
         else:
-            self.force_exit = self.should_exit = True
+            self.force_exit = True
 
     async def _drain(self) -> None:
         try:
             await asyncio.wait_for(self._service.drained(), self._drain_seconds)
         except TimeoutError:
             logging.getLogger(__name__).warning("streams did not finish within %s s", self._drain_seconds)
+            self._cut_streams()
         self.should_exit = True
 
 

@@ -203,6 +203,17 @@ async def test_a_second_sigterm_stops_at_once(engine):
     assert await asyncio.to_thread(process.wait, 10) == 0
 
 
+async def test_stop_ends_streams_with_the_reason_and_takes_nothing_more(engine):
+    client, process = engine
+    stream = await client.add(request([17], max_tokens=10**6))
+    client.stop("enough")
+    assert [d.error async for d in stream][-1] == "enough"
+    with pytest.raises(EngineDeadError, match="enough"):
+        await client.add(request([5], request_id="late"))
+    await client.shutdown()
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
 async def test_shutdown_ends_the_process(engine):
     client, process = engine
     await client.shutdown()

@@ -153,14 +153,18 @@ class ProcessClient:
             return False, "the engine is still loading"
         return self._pulse.check(time.monotonic())
 
+    def stop(self, reason: str) -> None:
+        """Take nothing more, and end every stream with this as its error."""
+        self._die(reason)
+
     async def shutdown(self) -> None:
         """Ask the engine process to end at once."""
-        if self._dead is None:
+        if self._exit_status() is None:
             await self._send(Shutdown())
 
     def close(self) -> None:
         """Let go of the socket; streams still open end with an error."""
-        self._die("the client was closed")
+        self.stop("the client was closed")
         for task in self._tasks:
             task.cancel()
         self._context.destroy(linger=0)
