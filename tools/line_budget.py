@@ -1,4 +1,4 @@
-"""The line budget: no source file over 500 lines, all of them together under 17,000. A file that outgrows it has
+"""The line budget: no source file over 500 lines, all of them together under TOTAL_LIMIT. A file that outgrows it has
 taken in a second idea; a project that outgrows it deletes before it adds."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("src", "csrc")
 SUFFIXES = frozenset({".py", ".h", ".cpp", ".js", ".css", ".html"})
 FILE_LIMIT = 500
-TOTAL_LIMIT = 17_000
+TOTAL_LIMIT = 24_000
 
 
 def count(root: Path) -> dict[Path, int]:
