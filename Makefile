@@ -19,9 +19,12 @@ CANDIDATES = python3 python3.14 python3.13 python3.12 python3.11
 NEW_ENOUGH = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done)
 
-# What the installed package is made of: an edit to any of it installs again, which compiles only what changed.
+# What the installed package is made of: an edit to any of it installs again.
 SOURCES := $(shell find src csrc -type f \( -name '*.py' -o -name '*.h' -o -name '*.cpp' \) 2>/dev/null)
 RECIPE := pyproject.toml $(wildcard CMakeLists.txt)
+
+NEEDS = import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+    print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")
 
 .PHONY: serve test check kernels bench clean
 .DELETE_ON_ERROR:
@@ -68,15 +71,12 @@ $(VENV)/.package: $(VENV)/.created $(SOURCES) $(RECIPE)
 	@$(BIN)/python -m pip install -qq .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.created pyproject.toml
-	@echo "Installing headrace and what its tests need into $(VENV)"
-	@$(BIN)/python -m pip install -qq '.[test]'
-	@touch $(VENV)/.package $@
-
-$(VENV)/.dev: $(VENV)/.created pyproject.toml
-	@echo "Installing what the checks need into $(VENV)"
-	@$(BIN)/python -m pip install -qq '.[dev]'
-	@touch $(VENV)/.package $@
+# What the package and one of its extras need, without the package, which need not be compiled again for it.
+$(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(VENV)/.created pyproject.toml
+	@echo "Installing what '$*' needs into $(VENV)"
+	@$(BIN)/python -c '$(NEEDS)' $* > $@.txt
+	@$(BIN)/python -m pip install -qq -r $@.txt
+	@touch $@
 
 $(VENV)/.build-tools: $(VENV)/.created pyproject.toml
 	@$(BIN)/python -m pip install -qq 'scikit-build-core>=0.11' 'nanobind>=2.4' cmake ninja
