@@ -115,7 +115,8 @@ class DrainingServer(uvicorn.Server):
         try:
             await asyncio.wait_for(self._service.drained(), self._drain_seconds)
         except TimeoutError:
-            logging.getLogger(__name__).warning("streams did not finish within %s s", self._drain_seconds)
+            logging.getLogger(__name__).warning("streams did not finish within %s s: ended", self._drain_seconds)
+            await self._service.end_live()
             self._cut_streams()
         self.should_exit = True
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import pytest
 from fastapi import FastAPI
-from tests.server.fake_engine import FakeEngine
+from tests.server.fake_engine import FakeEngine, endless
 from tests.server.serving import CHAT, events, eventually, refusal, user
 
 
@@ -47,3 +48,17 @@ async def test_draining_lets_streams_finish_and_refuses_new_ones(
 async def test_drained_at_once_without_work(app: FastAPI) -> None:
     app.state.service.drain()
     await app.state.service.drained()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_streams_that_do_not_finish_are_ended_with_an_error(
+    app: FastAPI, client: httpx.AsyncClient, engine: FakeEngine, n: int
+) -> None:
+    engine.reply, engine.delay = endless, 0.01
+    stream = asyncio.create_task(client.post(CHAT, json=user("hi", stream=True, n=n)))
+    await eventually(lambda: engine.produced > 2 * n)
+    app.state.service.drain()
+    await app.state.service.end_live()
+    await app.state.service.drained()
+    assert events((await stream).text)[-1]["error"]["type"] == "server_error"
+    assert not engine.live

@@ -48,7 +48,7 @@ class Generation:
     _pumps: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def __aenter__(self) -> Generation:
-        self._stack.enter_context(self.service.generating())
+        self._stack.enter_context(self.service.generating([s.request.request_id for s in self.sequences]))
         self._open = {s.request.request_id: s for s in self.sequences}
         try:
             begun = await asyncio.gather(*(self._begin(s.request) for s in self.sequences), return_exceptions=True)

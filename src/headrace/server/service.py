@@ -25,7 +25,8 @@ from headrace.server.settings import ServerSettings
 
 
 class Service:
-    """One served model. `live` counts generations under way; drain() makes new ones 503 while those finish."""
+    """One served model. `live` counts generations under way; drain() makes new ones 503 while those finish, and
+    end_live() ends those that do not."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Service:
         )
         self.draining = False
         self.live = 0
+        self._live_ids: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -101,13 +103,19 @@ class Service:
     async def drained(self) -> None:
         await self._idle.wait()
 
+    async def end_live(self) -> None:
+        """End what still runs: its clients get an error, in streams as the last event."""
+        await self.client.abort(list(self._live_ids))
+
     @contextmanager
-    def generating(self) -> Iterator[None]:
+    def generating(self, request_ids: list[str]) -> Iterator[None]:
         self.live += 1
+        self._live_ids.update(request_ids)
         self._idle.clear()
         try:
             yield
         finally:
+            self._live_ids.difference_update(request_ids)
             self.live -= 1
             if not self.live:
                 self._idle.set()
