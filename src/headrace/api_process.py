@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from headrace import __version__
 from headrace.core.config import Config
@@ -86,7 +86,7 @@ class DrainingServer(uvicorn.Server):
     connection."""
 
     def __init__(
-        self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, cut_streams: Callable[[], None]
+        self, config: uvicorn.Config, app: Starlette, drain_seconds: float, cut_streams: Callable[[], None]
     ) -> None:
         super().__init__(config)
         self._cut_streams = cut_streams

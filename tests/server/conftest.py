@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import ByteTokenizer, FakeEngine, PlainTemplate
 from tests.server.serving import http, served, settings
 
@@ -20,27 +20,27 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def make_app(engine: FakeEngine) -> Callable[..., FastAPI]:
-    def make(tokenizer: ByteTokenizer | None = None, **changes: Any) -> FastAPI:
+def make_app(engine: FakeEngine) -> Callable[..., Starlette]:
+    def make(tokenizer: ByteTokenizer | None = None, **changes: Any) -> Starlette:
         return create_app(engine, tokenizer or ByteTokenizer(), PlainTemplate(), settings(**changes))
 
     return make
 
 
 @pytest.fixture
-def app(make_app: Callable[..., FastAPI]) -> Iterator[FastAPI]:
+def app(make_app: Callable[..., Starlette]) -> Iterator[Starlette]:
     app = make_app()
     yield app
     app.state.service.close()
 
 
 @pytest.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     async with http(app) as client:
         yield client
 
 
 @pytest.fixture
-async def port(app: FastAPI) -> AsyncIterator[int]:
+async def port(app: Starlette) -> AsyncIterator[int]:
     async with served(app) as port:
         yield port

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import EOS
 
 from headrace.server.settings import ServerSettings
@@ -51,14 +51,14 @@ def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
 
 
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[int]:
+async def served(app: Starlette) -> AsyncIterator[int]:
     """Serve on a real socket in this event loop; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)

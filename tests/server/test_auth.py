@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.serving import CHAT, http, refusal, user
 
 PATHS = [
@@ -39,7 +39,7 @@ PATHS = [
     ],
 )
 async def test_without_the_key_nothing_is_told(
-    make_app: Callable[..., FastAPI], method: str, path: str, headers: dict[str, str]
+    make_app: Callable[..., Starlette], method: str, path: str, headers: dict[str, str]
 ) -> None:
     async with http(make_app(api_key="secret-key")) as client:
         response = await client.request(method, path, headers=headers)
@@ -47,26 +47,26 @@ async def test_without_the_key_nothing_is_told(
         assert response.headers["www-authenticate"] == "Bearer"
 
 
-async def test_two_authorization_headers_are_none(make_app: Callable[..., FastAPI]) -> None:
+async def test_two_authorization_headers_are_none(make_app: Callable[..., Starlette]) -> None:
     async with http(make_app(api_key="k")) as client:
         response = await client.get("/version", headers=[("Authorization", "Bearer k"), ("Authorization", "Bearer x")])
         refusal(response, 401)
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-async def test_with_the_key_all_is_open(make_app: Callable[..., FastAPI], scheme: str) -> None:
+async def test_with_the_key_all_is_open(make_app: Callable[..., Starlette], scheme: str) -> None:
     async with http(make_app(api_key="secret-key")) as client:
         headers = {"Authorization": f"{scheme} secret-key"}
         assert (await client.post(CHAT, json=user("hi"), headers=headers)).status_code == 200
         assert (await client.get("/metrics", headers=headers)).status_code == 200
 
 
-async def test_health_needs_no_key(make_app: Callable[..., FastAPI]) -> None:
+async def test_health_needs_no_key(make_app: Callable[..., Starlette]) -> None:
     async with http(make_app(api_key="secret-key")) as client:
         assert (await client.get("/health")).status_code == 200
 
 
-async def test_a_key_beyond_ascii(make_app: Callable[..., FastAPI]) -> None:
+async def test_a_key_beyond_ascii(make_app: Callable[..., Starlette]) -> None:
     async with http(make_app(api_key="schlüssel")) as client:
         headers = {"Authorization": "Bearer schlüssel".encode()}
         assert (await client.get("/version", headers=headers)).status_code == 200

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import ByteTokenizer, FakeEngine
 from tests.server.serving import CHAT, COMPLETIONS, refusal, served, user
 
@@ -65,7 +65,7 @@ async def chunked(total: int, sent: list[int]) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_too_large_a_body_is_413_without_buffering(
-    make_app: Callable[..., FastAPI], engine: FakeEngine, declared: bool
+    make_app: Callable[..., Starlette], engine: FakeEngine, declared: bool
 ) -> None:
     limit, total = 2**20, 512 * 2**20
     sent: list[int] = []
@@ -84,7 +84,7 @@ async def test_too_large_a_body_is_413_without_buffering(
     assert len(engine.added) == 1
 
 
-async def test_a_body_at_the_limit_passes(make_app: Callable[..., FastAPI]) -> None:
+async def test_a_body_at_the_limit_passes(make_app: Callable[..., Starlette]) -> None:
     body = json.dumps({"prompt": "x"}).encode()
     transport = httpx.ASGITransport(make_app(max_body_bytes=len(body)))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -96,7 +96,7 @@ async def test_a_body_at_the_limit_passes(make_app: Callable[..., FastAPI]) -> N
 @pytest.mark.parametrize(
     "body", [user("word " * 5_400_000), {"prompt": "word " * 5_400_000}, {"prompt": [1, 22] * 4_500_000}]
 )
-async def test_health_answers_while_a_large_body_is_read(app: FastAPI, port: int, body: dict[str, Any]) -> None:
+async def test_health_answers_while_a_large_body_is_read(app: Starlette, port: int, body: dict[str, Any]) -> None:
     data = json.dumps(body).encode()
     assert len(data) > 27_000_000
     path = CHAT if "messages" in body else COMPLETIONS
@@ -112,7 +112,7 @@ async def test_health_answers_while_a_large_body_is_read(app: FastAPI, port: int
         assert answered > 1
 
 
-async def test_text_that_cannot_fit_is_not_tokenized(make_app: Callable[..., FastAPI]) -> None:
+async def test_text_that_cannot_fit_is_not_tokenized(make_app: Callable[..., Starlette]) -> None:
     tokenizer = ByteTokenizer()
     transport = httpx.ASGITransport(make_app(tokenizer))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -122,7 +122,7 @@ async def test_text_that_cannot_fit_is_not_tokenized(make_app: Callable[..., Fas
         assert tokenizer.encoded == [2_000]
 
 
-async def test_a_body_that_never_arrives_is_408(make_app: Callable[..., FastAPI]) -> None:
+async def test_a_body_that_never_arrives_is_408(make_app: Callable[..., Starlette]) -> None:
     async with served(make_app(body_timeout=0.05)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 from tests.server.fake_engine import BOS, CONTEXT, EOS, VOCAB, ByteTokenizer, FakeEngine, endless, say
 from tests.server.serving import COMPLETIONS, MODEL, events, http, refusal
 from tests.server.serving import settings as server_settings
@@ -193,14 +193,14 @@ async def test_fields_reach_the_engine(client: httpx.AsyncClient, engine: FakeEn
 
 
 async def test_models_defaults_apply_where_the_client_is_silent(
-    make_app: Callable[..., FastAPI], engine: FakeEngine
+    make_app: Callable[..., Starlette], engine: FakeEngine
 ) -> None:
     async with http(make_app(sampling_defaults=(("temperature", 0.25), ("top_k", 9)))) as client:
         await client.post(COMPLETIONS, json={"prompt": "x", "top_k": 5, "temperature": None})
     assert (engine.added[0].params.temperature, engine.added[0].params.top_k) == (0.25, 5)
 
 
-async def test_seeds_are_drawn_from_the_configured_one(make_app: Callable[..., FastAPI], engine: FakeEngine) -> None:
+async def test_seeds_are_drawn_from_the_configured_one(make_app: Callable[..., Starlette], engine: FakeEngine) -> None:
     for _ in range(2):
         async with http(make_app(seed=7)) as client:
             await client.post(COMPLETIONS, json={"prompt": "x"})
@@ -210,7 +210,7 @@ async def test_seeds_are_drawn_from_the_configured_one(make_app: Callable[..., F
     assert seeds[0] != seeds[1]
 
 
-async def test_bos_is_the_clients_choice(make_app: Callable[..., FastAPI], engine: FakeEngine) -> None:
+async def test_bos_is_the_clients_choice(make_app: Callable[..., Starlette], engine: FakeEngine) -> None:
     async with http(make_app(tokenizer=ByteTokenizer(bos=True))) as client:
         for more in ({}, {"add_special_tokens": False}):
             assert (await client.post(COMPLETIONS, json={"prompt": "a", **more})).status_code == 200

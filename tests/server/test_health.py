@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import FakeEngine, endless
 from tests.server.serving import CHAT, events, eventually, refusal, user
 
@@ -25,7 +25,7 @@ async def test_version(client: httpx.AsyncClient) -> None:
 
 
 async def test_draining_lets_streams_finish_and_refuses_new_ones(
-    app: FastAPI, client: httpx.AsyncClient, engine: FakeEngine
+    app: Starlette, client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:
     engine.delay = 0.01
     service = app.state.service
@@ -45,14 +45,14 @@ async def test_draining_lets_streams_finish_and_refuses_new_ones(
     assert service.live == 0
 
 
-async def test_drained_at_once_without_work(app: FastAPI) -> None:
+async def test_drained_at_once_without_work(app: Starlette) -> None:
     app.state.service.drain()
     await app.state.service.drained()
 
 
 @pytest.mark.parametrize("n", [1, 3])
 async def test_streams_that_do_not_finish_are_ended_with_an_error(
-    app: FastAPI, client: httpx.AsyncClient, engine: FakeEngine, n: int
+    app: Starlette, client: httpx.AsyncClient, engine: FakeEngine, n: int
 ) -> None:
     engine.reply, engine.delay = endless, 0.01
     stream = asyncio.create_task(client.post(CHAT, json=user("hi", stream=True, n=n)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import CONTEXT
 from tests.server.serving import MODEL, http, refusal
 
@@ -26,6 +26,6 @@ async def test_models(client: httpx.AsyncClient) -> None:
     assert refusal(await client.get("/v1/models/other"), 404)["code"] == "model_not_found"
 
 
-async def test_a_name_with_slashes(make_app: Callable[..., FastAPI]) -> None:
+async def test_a_name_with_slashes(make_app: Callable[..., Starlette]) -> None:
     async with http(make_app(model_name="org/name")) as client:
         assert (await client.get("/v1/models/org/name")).json()["id"] == "org/name"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import FakeEngine, endless, say
 from tests.server.serving import MODEL, eventually
 
@@ -73,7 +73,7 @@ async def test_leaving_a_stream_stops_the_engine(aclient: openai.AsyncOpenAI, en
     assert len(engine.aborted) == 1
 
 
-async def test_the_sync_client(app: FastAPI, port: int, engine: FakeEngine) -> None:
+async def test_the_sync_client(app: Starlette, port: int, engine: FakeEngine) -> None:
     engine.reply = say("안녕 👋")
 
     def talk() -> tuple[str | None, str]:

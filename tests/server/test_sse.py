@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import CONTEXT, FakeEngine, endless, say
 from tests.server.serving import CHAT, COMPLETIONS, events, eventually, http, served, user
 
@@ -36,7 +36,7 @@ ABORTED = 'headrace:request_success_total{finished_reason="abort"'
 @pytest.mark.parametrize("leave", ["close", "reset", "half-close"])
 @pytest.mark.parametrize("n", [1, 3])
 async def test_a_client_that_leaves_frees_the_engine(
-    app: FastAPI, port: int, engine: FakeEngine, stream: bool, phase: str, leave: str, n: int
+    app: Starlette, port: int, engine: FakeEngine, stream: bool, phase: str, leave: str, n: int
 ) -> None:
     engine.reply = endless
     engine.accept_delay = 60 if phase == "accepting" else 0
@@ -63,7 +63,7 @@ async def test_a_client_that_leaves_frees_the_engine(
     writer.close()
 
 
-async def test_many_resets_leave_nothing(app: FastAPI, port: int, engine: FakeEngine) -> None:
+async def test_many_resets_leave_nothing(app: Starlette, port: int, engine: FakeEngine) -> None:
     engine.reply, engine.delay = endless, 60
     before = len(asyncio.all_tasks())
     for _ in range(100):
@@ -97,7 +97,7 @@ async def test_a_refused_stream_is_a_plain_answer(port: int) -> None:
 
 
 async def test_a_reader_that_stops_is_dropped_and_blocks_nobody(
-    make_app: Callable[..., FastAPI], engine: FakeEngine
+    make_app: Callable[..., Starlette], engine: FakeEngine
 ) -> None:
     """The fake's context is short, so fat chunks (20 alternatives a token) fill the socket instead."""
     engine.reply = endless
@@ -120,7 +120,7 @@ async def test_a_reader_that_stops_is_dropped_and_blocks_nobody(
             sock.close()
 
 
-async def test_two_live_requests_with_one_request_id_do_not_mix(app: FastAPI, engine: FakeEngine) -> None:
+async def test_two_live_requests_with_one_request_id_do_not_mix(app: Starlette, engine: FakeEngine) -> None:
     engine.reply = lambda request: [*bytes(request.prompt_ids)] * 5
     engine.delay = 0.002
     async with http(app) as client:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from tests.server.fake_engine import BOS, CONTEXT, EOS, VOCAB, ByteTokenizer
 from tests.server.serving import http, refusal
 
@@ -30,7 +30,7 @@ async def test_special_tokens_show_when_detokenized(client: httpx.AsyncClient) -
     assert (await client.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
 
 
-async def test_special_tokens_are_asked_for(make_app: Callable[..., FastAPI]) -> None:
+async def test_special_tokens_are_asked_for(make_app: Callable[..., Starlette]) -> None:
     async with http(make_app(tokenizer=ByteTokenizer(bos=True))) as client:
         assert (await client.post("/tokenize", json={"prompt": "a"})).json()["tokens"] == [BOS, 97]
         body = {"prompt": "a", "add_special_tokens": False}

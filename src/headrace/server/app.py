@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache, partial
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
@@ -24,7 +23,7 @@ from headrace.server.faces import ChatTemplate, Tokenizer
 from headrace.server.health import health, version
 from headrace.server.metrics import metrics
 from headrace.server.models import get_model, list_models
-from headrace.server.openapi import document
+from headrace.server.openapi import openapi
 from headrace.server.request_id import RequestId
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
@@ -40,6 +39,7 @@ ROUTES = (
     Route("/health", health, methods=["GET"]),
     Route("/metrics", metrics, methods=["GET"]),
     Route("/version", version, methods=["GET"]),
+    Route("/openapi.json", openapi, methods=["GET"]),
 )
 
 
@@ -48,26 +48,22 @@ def create_app(
     tokenizer: Tokenizer,
     chat_template: ChatTemplate | None,
     settings: ServerSettings,
-) -> FastAPI:
+) -> Starlette:
     """The app; its Service is at app.state.service, whose drain() makes new generations 503."""
     service = Service(client, tokenizer, chat_template, settings)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         service.close()
 
     middleware = [Middleware(RequestId)]
     if settings.api_key is not None:
         middleware.append(Middleware(ApiKey, key=settings.api_key))
-    app = FastAPI(
-        title="Headrace",
-        version=settings.version,
+    app = Starlette(
         routes=list(ROUTES),
         middleware=middleware,
         lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
         exception_handlers={
             HeadraceError: handle_known,
             HttpError: handle_known,
@@ -78,5 +74,4 @@ def create_app(
         },
     )
     app.state.service = service
-    app.openapi = cache(partial(document, settings.version))  # type: ignore[method-assign]
     return app

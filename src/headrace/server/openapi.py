@@ -4,9 +4,12 @@ cannot say (ranges, forms of a prompt, fields accepted without effect) added her
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
 
 from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, SEED_LIMIT
 from headrace.server.errors import ErrorBody
@@ -27,6 +30,7 @@ from headrace.server.protocol import (
     Version,
 )
 from headrace.server.sampling import MAX_PRIORITY
+from headrace.server.service import service_of
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _STRINGS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -121,6 +125,15 @@ def document(version: str) -> dict[str, Any]:
     }
 
 
+async def openapi(request: Request) -> Response:
+    return Response(_encoded(service_of(request).settings.version), media_type="application/json")
+
+
+@cache
+def _encoded(version: str) -> bytes:
+    return msgspec.json.encode(document(version))
+
+
 def _complete(schemas: dict[str, Any]) -> None:
     for name in ("ChatBody", "CompletionBody"):
         properties = schemas[name]["properties"]
@@ -167,6 +180,15 @@ def _paths() -> dict[str, Any]:
         "/v1/models/{model}": {**_get("The model served", "ModelCard", "404"), "parameters": [model]},
         "/health": _get("Whether the engine makes progress", "Health", "503"),
         "/version": _get("What runs here", "Version"),
+        "/openapi.json": {
+            "get": {
+                "summary": "This document",
+                "responses": {
+                    "200": {"description": "OpenAPI 3.1.", "content": {"application/json": {"schema": {}}}},
+                    "401": _error("401"),
+                },
+            }
+        },
         "/metrics": {
             "get": {
                 "summary": "Prometheus metrics",
