@@ -11,6 +11,7 @@ import numpy as np
 from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, Rope
 from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.families.family import HUB_NAMES
+from headrace.models.formats.join import widen
 from headrace.models.lowering import lower
 from headrace.ops.matrix import Matrix
 
@@ -58,6 +59,9 @@ class RandomWeights:
         data = random.integers(0, 256, (n, k // 32, 16)).astype(np.uint8)
         scale /= np.float32(5)
         return Matrix("q4", n, k, data, 32, scale, scale * np.float32(-7.5))
+
+    def floats(self, name):
+        return widen(self.matrix(name))
 
     def vector(self, name):
         return self._random(name).uniform(0.5, 1.5, self.shape(name)).astype(np.float32)

@@ -35,6 +35,8 @@ from headrace.worker.devices import cpu_device
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 
+_logger = logging.getLogger(__name__)
+
 __all__ = ["BuiltEngine", "build_engine", "locate_model"]
 
 
@@ -66,6 +68,8 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         max_positions=config.max_model_len,
         progress=progress,
     )
+    for note in program.notes:
+        _logger.warning("%s: %s", config.model, note)
     groups = loaded.spec.kv_groups
     plan = plan_memory(
         config,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import AttentionSpec, ModelSpec
 from headrace.models.families.family import WeightNames
+from headrace.models.formats.join import join
 from headrace.models.formats.weight_source import FloatVector, WeightSource
 from headrace.ops.matrix import Matrix
 
@@ -105,11 +106,10 @@ class DecoderWeights:
                     f"ignoring it would change the results, so the model is refused"
                 )
 
-    def load_matrix(self, parts: list[Part]) -> tuple[Matrix, bool]:
-        """The concatenated matrix, and whether its parts were stored differently and so widened to f32."""
-        loaded = [_take_rows(self.source.matrix(part.name), part) for part in parts]
-        alike = len({(m.scheme, m.group) for m in loaded}) == 1
-        return _concatenate(loaded if alike else [widen(m) for m in loaded]), not alike
+    def load_matrix(self, parts: list[Part], *, exact: bool = False) -> Matrix:
+        """The parts' rows as one matrix, in the nearest scheme that holds them; exact: their values in float32."""
+        load = self.source.floats if exact else self.source.matrix
+        return join([_take_rows(load(part.name), part) for part in parts])
 
     def load_vector(self, parts: list[Part]) -> FloatVector:
         return np.concatenate([self.source.vector(part.name)[part.row_order()] for part in parts])
@@ -138,11 +138,6 @@ class DecoderWeights:
         return heads
 
 
-def widen(matrix: Matrix) -> Matrix:
-    """The same values in float32."""
-    return matrix if matrix.scheme == "f32" else Matrix("f32", matrix.n, matrix.k, matrix.dequantize())
-
-
 def _bias(weight: str) -> str:
     return weight.removesuffix(".weight") + ".bias"
 
@@ -154,17 +149,3 @@ def _take_rows(matrix: Matrix, part: Part) -> Matrix:
     scale = None if matrix.scale is None else matrix.scale[rows]
     minimum = None if matrix.minimum is None else matrix.minimum[rows]
     return replace(matrix, data=matrix.data[rows], scale=scale, minimum=minimum)
-
-
-def _concatenate(parts: list[Matrix]) -> Matrix:
-    if len(parts) == 1:
-        return parts[0]
-    scales = [p.scale for p in parts if p.scale is not None]
-    minima = [p.minimum for p in parts if p.minimum is not None]
-    return replace(
-        parts[0],
-        n=sum(p.n for p in parts),
-        data=np.concatenate([p.data for p in parts]),
-        scale=np.concatenate(scales) if scales else None,
-        minimum=np.concatenate(minima) if minima else None,
-    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,10 +18,10 @@ import numpy as np
 from headrace.core.errors import ModelError
 from headrace.core.kv_layout import KVDtype, KVLayout
 from headrace.core.model_spec import LayerSpec, ModelSpec
-from headrace.models.decoder_weights import DecoderWeights, Part, widen
+from headrace.models.decoder_weights import DecoderWeights, Part
 from headrace.models.formats.weight_source import FloatVector
 from headrace.models.rope_table import rope_table
-from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
+from headrace.ops.matrix import ACTIVATION_GROUP, SCHEME_NAMES, Matrix
 from headrace.ops.program import (
     Attention,
     Buffer,
@@ -225,24 +226,21 @@ class _Loading:
         total = len(matrices) + len(vectors)
         with ThreadPoolExecutor(min(_LOADING_THREADS, os.cpu_count() or 1)) as pool:
             loaded = pool.map(self._matrix, matrices.items())
-            for done, (name, matrix, mixed) in enumerate(loaded, 1):
+            for done, (name, matrix) in enumerate(loaded, 1):
                 self.matrices[name] = matrix
-                if mixed:
-                    self.notes.append(f"{name}: its parts are stored in different types, so it is computed in float32")
                 if progress is not None:
                     progress(done, total)
+        self.notes += _repacked(self.matrices.values())
         for name, parts in vectors.items():
             self.vectors[name] = self._vector(name, parts)
         if progress is not None:
             progress(total, total)
 
-    def _matrix(self, item: tuple[str, list[Part]]) -> tuple[str, Matrix, bool]:
+    def _matrix(self, item: tuple[str, list[Part]]) -> tuple[str, Matrix]:
         name, parts = item
-        matrix, mixed = self.weights.load_matrix(parts)
+        matrix = self.weights.load_matrix(parts, exact=self.quantization == "none")
         self._digest(parts)
-        if self.quantization == "none":
-            matrix = widen(matrix)
-        return name, matrix, mixed
+        return name, matrix
 
     def _vector(self, name: str, parts: list[Part]) -> FloatVector:
         self._digest(parts)
@@ -253,6 +251,15 @@ class _Loading:
     def _digest(self, parts: list[Part]) -> None:
         for part in parts:
             self.digests[part.name] = self.weights.source.digest(part.name)
+
+
+def _repacked(matrices: Iterable[Matrix]) -> list[str]:
+    """What is said at load of weights that no scheme holds as they are stored."""
+    counts = Counter((m.stored_as, m.scheme) for m in matrices if m.stored_as)
+    return [
+        f"{count} matrices stored as {stored_as} are computed as {SCHEME_NAMES[scheme]}"
+        for (stored_as, scheme), count in sorted(counts.items())
+    ]
 
 
 def _fingerprint(spec: ModelSpec, digests: dict[str, bytes], quantization: str, kv_dtype: str) -> str:

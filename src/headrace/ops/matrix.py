@@ -20,11 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 Scheme = Literal["f32", "bf16", "q8", "q4"]
+SCHEME_NAMES: dict[Scheme, str] = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "q8": "8-bit integers with a scale per 32",
+    "q4": "4-bit integers with a scale and a minimum per 32",
+}
 ACTIVATION_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
+    """stored_as: the type in the file, where this is only the nearest that a scheme can hold; empty where exact."""
+
     scheme: Scheme
     n: int
     k: int
@@ -32,6 +40,7 @@ class Matrix:
     group: int = 0
     scale: npt.NDArray[np.float32] | None = None
     minimum: npt.NDArray[np.float32] | None = None
+    stored_as: str = ""
 
     @property
     def quantized(self) -> bool:

@@ -12,7 +12,21 @@ from headrace.core.errors import ModelError
 from headrace.models.formats.gguf import GGUFFile
 from headrace.ops.matrix import Matrix
 
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+SCHEMES = {
+    "Q8_0": "q8",
+    "Q4_0": "q4",
+    "Q4_1": "q4",
+    "Q5_0": "q8",
+    "Q5_1": "re-packed",
+    "Q2_K": "re-packed",
+    "Q3_K": "q8",
+    "Q4_K": "q4",
+    "Q5_K": "re-packed",
+    "Q6_K": "re-packed",
+    "IQ4_NL": "q8",
+    "IQ4_XS": "q8",
+}
 
 
 def write(path: Path, tensors: dict[str, tuple[np.ndarray, str]], **metadata: object) -> Path:
@@ -61,16 +75,62 @@ def open_bytes(folder: Path, data: bytes) -> GGUFFile:
     return GGUFFile(path)
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_matrix_dequantizes_to_exactly_what_the_gguf_package_gives(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "scheme"), [("F32", "f32"), ("F16", "f32"), ("BF16", "bf16")])
+def test_floats_are_exactly_what_the_gguf_package_gives(tmp_path: Path, kind: str, scheme: str) -> None:
     values = np.random.default_rng(1).normal(size=(24, 96)).astype(np.float32)
-    values[0] = 0
     file = GGUFFile(write(tmp_path / "a.gguf", {"w": (values, kind)}))
     stored = gguf.GGMLQuantizationType[kind]
     expected = gguf.dequantize(gguf.quantize(values, stored), stored).reshape(values.shape)
-    matrix = file.matrix("w")
-    assert matrix.scheme == {"F32": "f32", "F16": "f32", "BF16": "bf16", "Q8_0": "q8"}.get(kind, "q4")
-    np.testing.assert_array_equal(matrix.dequantize(), expected)
+    assert file.matrix("w").scheme == scheme
+    np.testing.assert_array_equal(file.matrix("w").dequantize(), expected)
+    np.testing.assert_array_equal(file.floats("w").data, expected)
+
+
+def write_random_blocks(path: Path, kind: str, rows: int, columns: int, *, seed: int = 0) -> np.ndarray:
+    """A file whose tensor w holds random bytes; returns what they stand for, by the gguf package."""
+    stored = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[stored]
+    raw = np.random.default_rng(seed).integers(0, 256, (rows, columns // values * size), dtype=np.uint8)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("w", raw, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with np.errstate(all="ignore"):
+        return gguf.dequantize(raw, stored)
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_any_bytes_are_exactly_what_the_gguf_package_gives(tmp_path: Path, kind: str) -> None:
+    expected = write_random_blocks(tmp_path / "a.gguf", kind, 24, 768)
+    floats = GGUFFile(tmp_path / "a.gguf").floats("w").data
+    np.testing.assert_array_equal(floats, expected)
+    known = np.isfinite(expected) & (expected != 0)  # zeros may differ in sign, not-a-numbers in payload
+    assert known.mean() > 0.8
+    np.testing.assert_array_equal(floats.view(np.uint32)[known], expected.view(np.uint32)[known])
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_a_type_is_kept_as_stored_or_repacked_to_its_nearest(tmp_path: Path, kind: str) -> None:
+    expected = write_random_blocks(tmp_path / "a.gguf", kind, 24, 768)
+    matrix = GGUFFile(tmp_path / "a.gguf").matrix("w")
+    known = np.isfinite(expected.reshape(24, -1, 32)).all(axis=2, keepdims=True)
+    with np.errstate(all="ignore"):
+        runs, ours = (np.where(known, w.reshape(24, -1, 32), 0) for w in (expected, matrix.dequantize()))
+    if SCHEMES[kind] == "re-packed":
+        assert (matrix.scheme, matrix.group, matrix.stored_as) == ("q8", 32, kind)
+        step = np.abs(runs).max(axis=2, keepdims=True) / 127
+        assert np.all(np.abs(ours - runs) <= 0.57 * step + 1e-7)
+    else:
+        assert (matrix.scheme, matrix.stored_as) == (SCHEMES[kind], "")
+        np.testing.assert_array_equal(ours, runs)
+
+
+def test_matrices_of_one_tensor_follow_one_another(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(3, 4, 32)).astype(np.float32)
+    file = GGUFFile(write(tmp_path / "a.gguf", {"w": (values, "F32")}))
+    np.testing.assert_array_equal(file.matrix("w").data, values.reshape(12, 32))
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -169,7 +229,7 @@ HOSTILE = {
         header(tensors=2, rest=info(b"w", [64]) + info(b"v", [64], offset=32)),
         "'w' and 'v' overlap",
     ),
-    "a type not supported": (header(tensors=1, rest=info(b"w", [256], kind=12)), "Q4_K; supported are F32"),
+    "a type not supported": (header(tensors=1, rest=info(b"w", [256], kind=16)), "IQ2_XXS; supported are F32"),
     "a type not known": (header(tensors=1, rest=info(b"w", [256], kind=4000)), "type 4000"),
 }
 
@@ -194,7 +254,7 @@ def read_all(file: GGUFFile) -> None:
                 except ModelError:
                     continue
     for name in file.names():
-        weight = file.matrix(name) if len(file.shape(name)) == 2 else file.vector(name)
+        weight = file.vector(name) if len(file.shape(name)) == 1 else file.matrix(name)
         assert weight.n * weight.k < 1 << 20 if isinstance(weight, Matrix) else len(weight) < 1 << 20
         file.digest(name)
 

@@ -7,6 +7,7 @@ hold is refused with ModelError. Layout: https://github.com/ggml-org/ggml/blob/m
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
-from headrace.models.formats import gguf_blocks
+from headrace.models.formats import gguf_blocks, gguf_matrix
 from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file
 from headrace.ops.matrix import Matrix
 
@@ -147,18 +148,26 @@ class GGUFFile:
         return f"{name} in {self.path}"
 
     def matrix(self, name: str) -> Matrix:
-        tensor = self._tensor(name)
-        if len(tensor.shape) != 2:
-            raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a matrix")
-        n, k = tensor.shape
-        return gguf_blocks.to_matrix(tensor.type, self._bytes[tensor.begin : tensor.end], n, k)
+        return gguf_matrix.to_matrix(*self._rows(name))
+
+    def floats(self, name: str) -> Matrix:
+        _, _, n, k = rows = self._rows(name)
+        return Matrix("f32", n, k, gguf_matrix.to_floats(*rows))
 
     def vector(self, name: str) -> FloatVector:
         tensor = self._tensor(name)
         if len(tensor.shape) != 1:
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a vector")
-        matrix = gguf_blocks.to_matrix(tensor.type, self._bytes[tensor.begin : tensor.end], 1, tensor.shape[0])
-        return matrix.dequantize().reshape(-1)
+        raw = self._bytes[tensor.begin : tensor.end]
+        return gguf_matrix.to_floats(tensor.type, raw, 1, tensor.shape[0]).reshape(-1)
+
+    def _rows(self, name: str) -> tuple[gguf_blocks.BlockType, npt.NDArray[np.uint8], int, int]:
+        """Type, bytes, rows and columns of a matrix, or of several one after the other."""
+        tensor = self._tensor(name)
+        if len(tensor.shape) not in (2, 3):
+            raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a matrix")
+        *rows, k = tensor.shape
+        return tensor.type, self._bytes[tensor.begin : tensor.end], math.prod(rows), k
 
     def digest(self, name: str) -> bytes:
         tensor = self._tensor(name)
@@ -270,11 +279,8 @@ class GGUFFile:
     ) -> None:
         spans = []
         for name, block, shape, offset in infos:
-            values = 1
-            for dim in shape:
-                values *= dim
             begin = data + offset
-            end = begin + values // block.values * block.bytes
+            end = begin + math.prod(shape) // block.values * block.bytes
             if name in self._tensors:
                 raise self._fail(f"tensor {name!r} appears twice")
             if offset % alignment:

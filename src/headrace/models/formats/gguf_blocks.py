@@ -1,55 +1,206 @@
-"""GGUF's stored types and how each maps to a Matrix: quantized blocks keep their integers and scales, by strided
-copies; nothing is requantized. Layouts: ggml-common.h of llama.cpp.
+"""GGUF's stored types, and what each block holds: integers with a scale, some with a minimum, per group of 16, 32 or
+256 weights. Every type is told once, here; how that becomes a Matrix is gguf_matrix.py. Layouts: ggml-common.h of
+llama.cpp.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ops.matrix import Matrix
-
 Bytes = npt.NDArray[np.uint8]
+Float = npt.NDArray[np.float32]
+
+_SUPER = 256  # weights in a block of the K types
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """w = scale * q + minimum. q int8 [n, k]; scale and minimum float32 [n, k / group], minimum None for none."""
+
+    q: npt.NDArray[np.int8]
+    group: int
+    scale: Float
+    minimum: Float | None = None
+
+    def dequantize(self) -> Float:
+        """float32 [n, k], by the operations of the original: one product and one sum each."""
+        n, k = self.q.shape
+        values = self.q.reshape(n, -1, self.group) * self.scale[:, :, None]
+        if self.minimum is not None:
+            values += self.minimum[:, :, None]
+        return values.reshape(n, k)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """`values` weights, consecutive along k, are stored in `bytes` bytes."""
+    """`values` weights, consecutive along k, are stored in `bytes` bytes. groups reads blocks, uint8
+    [n, k / values, bytes]; None for types that are floats."""
 
     name: str
     values: int
     bytes: int
+    groups: Callable[[Bytes], Groups] | None = None
 
 
-_F32 = BlockType("F32", 1, 4)
-_F16 = BlockType("F16", 1, 2)
-_Q4_0 = BlockType("Q4_0", 32, 18)
-_Q4_1 = BlockType("Q4_1", 32, 20)
-_Q8_0 = BlockType("Q8_0", 32, 34)
-_BF16 = BlockType("BF16", 1, 2)
+def halves(blocks: Bytes, offset: int) -> Float:
+    """float32 [n, blocks] of the float16 at `offset` of every block."""
+    return np.ascontiguousarray(blocks[:, :, offset : offset + 2]).view("<f2")[:, :, 0].astype(np.float32)
 
-TYPES: dict[int, BlockType] = {0: _F32, 1: _F16, 2: _Q4_0, 3: _Q4_1, 8: _Q8_0, 30: _BF16}
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """[n, blocks, 16] to [n, blocks, 32]: low nibbles, then high ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=2)
+
+
+def _bits(packed: Bytes, shifts: tuple[int, ...], mask: int) -> Bytes:
+    """[..., bytes] to [..., shifts, bytes]: each byte's field at every shift."""
+    return (packed[..., None, :] >> np.array(shifts, np.uint8)[:, None]) & np.uint8(mask)
+
+
+def _fifth_bits(blocks: Bytes, offset: int) -> Bytes:
+    """uint8 [n, blocks, 32], 16 where the bit of the 32-bit word at `offset` is set."""
+    return np.unpackbits(blocks[:, :, offset : offset + 4], axis=2, bitorder="little") << np.uint8(4)
+
+
+def _signed(q: Bytes, offset: int = 0) -> npt.NDArray[np.int8]:
+    """int8 [n, k] of uint8 [n, ...], less an offset."""
+    return (q.view(np.int8) - np.int8(offset)).reshape(len(q), -1)
+
+
+def _q4_0(blocks: Bytes) -> Groups:
+    return Groups(_signed(_nibbles(blocks[:, :, 2:]), 8), 32, halves(blocks, 0))
+
+
+def _q4_1(blocks: Bytes) -> Groups:
+    return Groups(_signed(_nibbles(blocks[:, :, 4:])), 32, halves(blocks, 0), halves(blocks, 2))
+
+
+def _q5_0(blocks: Bytes) -> Groups:
+    q = _nibbles(blocks[:, :, 6:]) | _fifth_bits(blocks, 2)
+    return Groups(_signed(q, 16), 32, halves(blocks, 0))
+
+
+def _q5_1(blocks: Bytes) -> Groups:
+    q = _nibbles(blocks[:, :, 8:]) | _fifth_bits(blocks, 4)
+    return Groups(_signed(q), 32, halves(blocks, 0), halves(blocks, 2))
+
+
+def _q8_0(blocks: Bytes) -> Groups:
+    return Groups(_signed(np.ascontiguousarray(blocks[:, :, 2:])), 32, halves(blocks, 0))
+
+
+def k_scales(blocks: Bytes, offset: int) -> tuple[Float, Float]:
+    """Scale and minimum, float32 [n, k/32], of Q4_K and Q5_K: 6 bits each in the 12 bytes at `offset`, times the
+    halves that a block starts with."""
+    n = len(blocks)
+    d, m, both = (blocks[:, :, offset + 4 * i : offset + 4 * i + 4] for i in range(3))
+    scale = np.concatenate([d & 63, (both & 15) | (d >> 2 & 48)], axis=2)
+    minimum = np.concatenate([m & 63, (both >> 4) | (m >> 2 & 48)], axis=2)
+    return (
+        (halves(blocks, 0)[:, :, None] * scale).reshape(n, -1),
+        -(halves(blocks, 2)[:, :, None] * minimum).reshape(n, -1),
+    )
+
+
+def _q2_k(blocks: Bytes) -> Groups:
+    n = len(blocks)
+    scale, minimum = blocks[:, :, :16] & 15, blocks[:, :, :16] >> 4
+    q = _bits(blocks[:, :, 16:80].reshape(n, -1, 2, 32), (0, 2, 4, 6), 3)
+    return Groups(
+        _signed(q),
+        16,
+        (halves(blocks, 80)[:, :, None] * scale).reshape(n, -1),
+        -(halves(blocks, 82)[:, :, None] * minimum).reshape(n, -1),
+    )
+
+
+def _q3_k(blocks: Bytes) -> Groups:
+    """A group's scale times its integers is -124..128, so all 256 weights have one scale: that of the block, negated
+    as the products are, which then fit int8."""
+    n = len(blocks)
+    low = _bits(blocks[:, :, 32:96].reshape(n, -1, 2, 32), (0, 2, 4, 6), 3)
+    high = _bits(blocks[:, :, :32], tuple(range(8)), 1).reshape(low.shape)
+    q = (low.view(np.int8) + (high << 2).view(np.int8) - np.int8(4)).reshape(n, -1, 16, 16)
+    scale_low = _bits(blocks[:, :, 96:104], (0, 4), 15).reshape(n, -1, 16)
+    scale_high = _bits(blocks[:, :, 104:108], (0, 2, 4, 6), 3).reshape(n, -1, 16)
+    scale = np.int8(32) - (scale_low | scale_high << np.uint8(4)).view(np.int8)
+    return Groups((q * scale[:, :, :, None]).reshape(n, -1), _SUPER, -halves(blocks, 108))
+
+
+def _q4_k(blocks: Bytes) -> Groups:
+    q = _bits(blocks[:, :, 16:].reshape(len(blocks), -1, 4, 32), (0, 4), 15)
+    return Groups(_signed(q), 32, *k_scales(blocks, 4))
+
+
+def _q5_k(blocks: Bytes) -> Groups:
+    n = len(blocks)
+    low = _bits(blocks[:, :, 48:].reshape(n, -1, 4, 32), (0, 4), 15)
+    high = _bits(blocks[:, :, 16:48], tuple(range(8)), 1).reshape(low.shape)
+    return Groups(_signed(low | high << np.uint8(4)), 32, *k_scales(blocks, 4))
+
+
+def _q6_k(blocks: Bytes) -> Groups:
+    n = len(blocks)
+    low = _bits(blocks[:, :, :128].reshape(n, -1, 2, 64), (0, 4), 15).reshape(n, -1, 2, 4, 32)
+    high = _bits(blocks[:, :, 128:192].reshape(n, -1, 2, 32), (0, 2, 4, 6), 3)
+    scale = halves(blocks, 208)[:, :, None] * blocks[:, :, 192:208].view(np.int8)
+    return Groups(_signed(low | high << np.uint8(4), 32), 16, scale.reshape(n, -1))
+
+
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+
+def _iq4_nl(blocks: Bytes) -> Groups:
+    return Groups(_IQ4_VALUES[_nibbles(blocks[:, :, 2:])].reshape(len(blocks), -1), 32, halves(blocks, 0))
+
+
+def _iq4_xs(blocks: Bytes) -> Groups:
+    n = len(blocks)
+    low = (blocks[:, :, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(n, -1, 8)
+    high = (blocks[:, :, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(n, -1, 8)
+    scale = halves(blocks, 0)[:, :, None] * ((low | high << np.uint8(4)).view(np.int8) - np.int8(32))
+    q = _IQ4_VALUES[_nibbles(blocks[:, :, 8:].reshape(n, -1, 16))]
+    return Groups(q.reshape(n, -1), 32, scale.reshape(n, -1))
+
+
+F32 = BlockType("F32", 1, 4)
+F16 = BlockType("F16", 1, 2)
+BF16 = BlockType("BF16", 1, 2)
+Q4_0 = BlockType("Q4_0", 32, 18, _q4_0)
+Q4_1 = BlockType("Q4_1", 32, 20, _q4_1)
+Q4_K = BlockType("Q4_K", _SUPER, 144, _q4_k)
+
+TYPES: dict[int, BlockType] = {
+    0: F32,
+    1: F16,
+    30: BF16,
+    8: BlockType("Q8_0", 32, 34, _q8_0),
+    2: Q4_0,
+    3: Q4_1,
+    6: BlockType("Q5_0", 32, 22, _q5_0),
+    7: BlockType("Q5_1", 32, 24, _q5_1),
+    10: BlockType("Q2_K", _SUPER, 84, _q2_k),
+    11: BlockType("Q3_K", _SUPER, 110, _q3_k),
+    12: Q4_K,
+    13: BlockType("Q5_K", _SUPER, 176, _q5_k),
+    14: BlockType("Q6_K", _SUPER, 210, _q6_k),
+    20: BlockType("IQ4_NL", 32, 18, _iq4_nl),
+    23: BlockType("IQ4_XS", _SUPER, 136, _iq4_xs),
+}
 
 UNSUPPORTED: dict[int, str] = {
-    6: "Q5_0",
-    7: "Q5_1",
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
-    12: "Q4_K",
-    13: "Q5_K",
-    14: "Q6_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     24: "I8",
     25: "I16",
     26: "I32",
@@ -60,26 +211,3 @@ UNSUPPORTED: dict[int, str] = {
     35: "TQ2_0",
     39: "MXFP4",
 }
-
-
-def to_matrix(block: BlockType, raw: Bytes, n: int, k: int) -> Matrix:
-    """Matrix of n rows of k weights stored as `block` in `raw`. F32 stays a view of `raw`, as does BF16."""
-    if block is _F32:
-        return Matrix("f32", n, k, raw.view("<f4").reshape(n, k))
-    if block is _F16:
-        return Matrix("f32", n, k, raw.view("<f2").reshape(n, k).astype(np.float32))
-    if block is _BF16:
-        return Matrix("bf16", n, k, raw.view("<u2").reshape(n, k))
-    blocks = raw.reshape(n, k // block.values, block.bytes)
-    scale = _halves(blocks, 0)
-    if block is _Q8_0:
-        data = np.ascontiguousarray(blocks[:, :, 2:]).view(np.int8).reshape(n, k)
-        return Matrix("q8", n, k, data, 32, scale)
-    if block is _Q4_0:
-        return Matrix("q4", n, k, np.ascontiguousarray(blocks[:, :, 2:]), 32, scale, scale * np.float32(-8))
-    return Matrix("q4", n, k, np.ascontiguousarray(blocks[:, :, 4:]), 32, scale, _halves(blocks, 2))
-
-
-def _halves(blocks: Bytes, offset: int) -> npt.NDArray[np.float32]:
-    """float32 [n, blocks] of the float16 at `offset` of every block."""
-    return np.ascontiguousarray(blocks[:, :, offset : offset + 2]).view("<f2")[:, :, 0].astype(np.float32)

@@ -7,6 +7,7 @@ that tensors neither overlap nor disagree with their shapes. Layout: https://git
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
+from headrace.models.formats.join import widen
 from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file
 from headrace.ops.matrix import Matrix
 
@@ -79,9 +81,13 @@ class SafetensorsFolder:
 
     def matrix(self, name: str) -> Matrix:
         file, tensor = self._find(name)
-        if len(tensor.shape) != 2:
+        if len(tensor.shape) not in (2, 3):
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a matrix")
-        return _to_matrix(tensor.dtype, file.data(tensor), *tensor.shape)
+        *rows, k = tensor.shape
+        return _to_matrix(tensor.dtype, file.data(tensor), math.prod(rows), k)
+
+    def floats(self, name: str) -> Matrix:
+        return widen(self.matrix(name))
 
     def vector(self, name: str) -> FloatVector:
         file, tensor = self._find(name)
@@ -164,9 +170,7 @@ def _read_tensor(path: Path, name: str, fields: dict[str, Any], data: int, size:
         )
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise ModelError(f"{path}: tensor {name!r} has shape {shape!r} and data_offsets {offsets!r}, expected naturals")
-    values = 1
-    for dim in shape:
-        values *= dim
+    values = math.prod(shape)
     begin, end = offsets
     if values < 1 or len(shape) > 8 or end - begin != values * _ITEM_BYTES[dtype]:
         raise ModelError(

@@ -32,7 +32,11 @@ class WeightSource(Protocol):
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def matrix(self, name: str) -> Matrix:
-        """The weight as stored; a two-dimensional tensor. float16 widens to f32, which is exact."""
+        """The weight as stored, or in the nearest scheme where none holds it (Matrix.stored_as then names its type);
+        a tensor of two dimensions, or of three, whose matrices' rows follow one another. float16 widens to f32."""
+
+    def floats(self, name: str) -> Matrix:
+        """The same as f32, exactly the stored values."""
 
     def vector(self, name: str) -> FloatVector:
         """The weight as float32; a one-dimensional float tensor."""
