@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.errors import ModelError
 from headrace.models import hub, sources, wheels
-from headrace.models.wheels import Wheel
+from headrace.models.wheels import WheelModel
 
 HUB_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -115,7 +115,7 @@ def test_fetched_models_are_listed_and_removed(tmp_path: Path) -> None:
 
 def test_a_model_that_was_not_fetched_cannot_be_removed(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setattr(hub, "cached", list)
-    monkeypatch.setattr(wheels, "WHEELS", {"w": Wheel("1", "", 1, "w/m.gguf", "W")})
+    monkeypatch.setattr(wheels, "WHEELS", {"w": WheelModel("1", "W", "m.gguf", ())})
     (cache / "models" / "w-1").mkdir(parents=True)
     (cache / "models" / "w-1" / "m.gguf").write_bytes(b"12345")
     with pytest.raises(ModelError, match="'x' is not among the fetched models: pypi:w"):

