@@ -79,7 +79,7 @@ def test_rope_is_read_in_the_old_writing_and_the_new(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "linear"}}, "rope.factor must be a positive number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.*awq"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "method .hqq. is not supported; supported are awq"),
         (
             {"intermediate_size": 100},
             "mlp.gate_proj.weight in .*model.safetensors has shape \\(96, 64\\).*\\(100, 64\\)",

@@ -13,6 +13,8 @@ from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.families.family import GGUF_NAMES, HUB_NAMES, Fields
 from headrace.models.families.registry import family_of_config, family_of_gguf
 from headrace.models.formats.gguf import GGUFFile
+from headrace.models.formats.packed_source import PackedSource
+from headrace.models.formats.quantization_config import quantization_layout
 from headrace.models.formats.safetensors import SafetensorsFolder
 from headrace.models.settings_file import read_json
 
@@ -51,10 +53,8 @@ def _load_folder(path: Path) -> LoadedModel:
     config_path = path / "config.json"
     config = read_json(config_path)
     family = family_of_config(config.get("architectures"), config_path)
-    if config.get("quantization_config"):
-        method = config["quantization_config"]
-        raise ModelError(
-            f"{config_path}: quantization_config {method!r} is not supported; float checkpoints and GGUF are"
-        )
+    layout = quantization_layout(config, config_path)
     spec = family.from_config(Fields(config, config_path))
-    return LoadedModel(path, spec, DecoderWeights(SafetensorsFolder(path), HUB_NAMES))
+    folder = SafetensorsFolder(path)
+    source = folder if layout is None else PackedSource(folder, layout)
+    return LoadedModel(path, spec, DecoderWeights(source, HUB_NAMES))

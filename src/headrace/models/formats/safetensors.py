@@ -1,4 +1,5 @@
-"""Reader of safetensors, one file or shards with an index, by memory map. F32, F16 and BF16.
+"""Reader of safetensors, one file or shards with an index, by memory map. Weights are F32, F16 and BF16; the other
+types are pieces of quantized weights, which packed_source.py puts together.
 
 The header is checked against the file's size before anything is allocated for it: its length, every offset, and
 that tensors neither overlap nor disagree with their shapes. Layout: https://github.com/huggingface/safetensors
@@ -22,7 +23,8 @@ from headrace.models.formats.join import widen
 from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file
 from headrace.ops.matrix import Matrix
 
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_FLOATS = ("F32", "F16", "BF16")
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1"}
 _MAX_HEADER_BYTES = 100 * 2**20
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -79,8 +81,25 @@ class SafetensorsFolder:
         file = self._file_of.get(name)
         return f"{name} in {self._folder if file is None else file.path}"
 
-    def matrix(self, name: str) -> Matrix:
+    @property
+    def path(self) -> Path:
+        return self._folder
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def dtype(self, name: str) -> str:
+        return self._find(name)[1].dtype
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The tensor in its shape: integers as stored, floats as float32, F8_E4M3 as uint8 codes."""
         file, tensor = self._find(name)
+        if tensor.dtype in _FLOATS:
+            return _to_matrix(tensor.dtype, file.data(tensor), 1, -1).dequantize().reshape(tensor.shape)
+        return np.require(file.data(tensor).view(_DTYPES[tensor.dtype]), requirements="A").reshape(tensor.shape)
+
+    def matrix(self, name: str) -> Matrix:
+        file, tensor = self._float(name)
         if len(tensor.shape) not in (2, 3):
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a matrix")
         *rows, k = tensor.shape
@@ -90,7 +109,7 @@ class SafetensorsFolder:
         return widen(self.matrix(name))
 
     def vector(self, name: str) -> FloatVector:
-        file, tensor = self._find(name)
+        file, tensor = self._float(name)
         if len(tensor.shape) != 1:
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a vector")
         return _to_matrix(tensor.dtype, file.data(tensor), 1, tensor.shape[0]).dequantize().reshape(-1)
@@ -98,6 +117,15 @@ class SafetensorsFolder:
     def digest(self, name: str) -> bytes:
         file, tensor = self._find(name)
         return content_digest(f"{tensor.dtype} {tensor.shape}", file.data(tensor))
+
+    def _float(self, name: str) -> tuple[SafetensorsFile, _Tensor]:
+        file, tensor = self._find(name)
+        if tensor.dtype not in _FLOATS:
+            raise ModelError(
+                f"tensor {self.describe(name)} is stored as {tensor.dtype}, which config.json does not explain; "
+                f"weights that are not quantized are {', '.join(_FLOATS)}"
+            )
+        return file, tensor
 
     def _find(self, name: str) -> tuple[SafetensorsFile, _Tensor]:
         file = self._file_of.get(name)
@@ -163,16 +191,13 @@ def _read_tensor(path: Path, name: str, fields: dict[str, Any], data: int, size:
     dtype: Any = fields.get("dtype")
     shape: Any = fields.get("shape")
     offsets: Any = fields.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in _ITEM_BYTES:
-        raise ModelError(
-            f"{path}: tensor {name!r} is stored as {dtype!r}; supported are {', '.join(_ITEM_BYTES)}. "
-            f"Quantized models are read from GGUF"
-        )
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ModelError(f"{path}: tensor {name!r} is stored as {dtype!r}; supported are {', '.join(_DTYPES)}")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise ModelError(f"{path}: tensor {name!r} has shape {shape!r} and data_offsets {offsets!r}, expected naturals")
     values = math.prod(shape)
     begin, end = offsets
-    if values < 1 or len(shape) > 8 or end - begin != values * _ITEM_BYTES[dtype]:
+    if values < 1 or len(shape) > 8 or end - begin != values * np.dtype(_DTYPES[dtype]).itemsize:
         raise ModelError(
             f"{path}: tensor {name!r} of shape {shape} and type {dtype} cannot lie in bytes {begin} to {end}"
         )
