@@ -184,12 +184,12 @@ async def test_fields_reach_the_engine(client: httpx.AsyncClient, engine: FakeEn
         "frequency_penalty": -1,
         "repetition_penalty": 1.5,
     }
-    body = {"prompt": "x", **fields, "seed": 42, "logit_bias": {"65": 3}, "cache_salt": "s", "priority": -2}
+    body = {"prompt": "x", **fields, "seed": 42, "logit_bias": {"65": 3}, "cache_salt": "s"}
     await client.post(COMPLETIONS, json=body)
     request = engine.added[0]
     assert {name: getattr(request.params, name) for name in fields} == fields
     assert request.params.logit_bias == {65: 3}
-    assert (request.seed, request.cache_salt, request.priority) == (42, "s", -2)
+    assert (request.seed, request.cache_salt) == (42, "s")
 
 
 async def test_models_defaults_apply_where_the_client_is_silent(

@@ -79,7 +79,7 @@ json_values = st.recursive(
         ("stream_options", {"unknown": 1}),
         ("cache_salt", ""),
         ("cache_salt", 5),
-        ("priority", 2**40),
+        ("priority", -1),
         ("token_ids_logprob", [-1]),
         ("guided_json", {"json": ""}),
         ("response_format", {"type": "json_object"}),

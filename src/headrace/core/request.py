@@ -152,7 +152,7 @@ class Request(msgspec.Struct, frozen=True):
     prompt_ids: the prompt's token ids (never empty). output_ids: tokens generated before, when a request is
     replayed on another engine; they count as generated. max_tokens is resolved (never None) and counts
     output_ids too. seed is resolved. eos_ids end the request and are empty when EOS is ignored.
-    Requests with different cache_salt never share cached blocks. Lower priority runs first.
+    Requests with different cache_salt never share cached blocks.
     """
 
     request_id: str
@@ -164,8 +164,6 @@ class Request(msgspec.Struct, frozen=True):
     eos_ids: tuple[int, ...] = ()
     output_ids: list[int] = []
     cache_salt: str = ""
-    priority: int = 0
-    arrival: float = 0.0
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -47,8 +47,6 @@ def build_requests(
     seeds: SeedSource,
     *,
     cache_salt: str = "",
-    priority: int = 0,
-    arrival: float = 0.0,
 ) -> list[Request]:
     """The n sequences of one request, with ids "request_id-choice". request_id must be unique among live ones, so
     it is made at the edge and never taken from a client. max_tokens is resolved to what the context leaves.
@@ -74,8 +72,6 @@ def build_requests(
             choice=choice,
             eos_ids=eos_ids,
             cache_salt=cache_salt,
-            priority=priority,
-            arrival=arrival,
         )
         for choice in range(params.n)
     ]

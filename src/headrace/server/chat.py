@@ -42,9 +42,7 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     arrival = time.monotonic()
     service.check_taking_requests()
     request_id = service.new_id("chatcmpl")
-    body, sequences = await service.bodies.prepare(
-        request, lambda fields: _prepare(service, fields, request_id, arrival)
-    )
+    body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
     top = (body.top_logprobs or 0) if body.logprobs else None
     generation = Generation(service, sequences, arrival)
     if body.stream:
@@ -70,9 +68,7 @@ def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
     return template.encode(messages, add_generation_prompt=prompted, continue_final_message=continued)
 
 
-def _prepare(
-    service: Service, fields: dict[str, Any], request_id: str, arrival: float
-) -> tuple[ChatBody, list[Sequence]]:
+def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence]]:
     """Everything before the engine: checks, template, tokens."""
     body = parse(fields, ChatBody)
     service.check_model(body.model)
@@ -85,8 +81,6 @@ def _prepare(
             service.limits,
             service.seeds,
             cache_salt=body.cache_salt or "",
-            priority=body.priority or 0,
-            arrival=arrival,
         )
     except RequestError as error:
         if error.param == "prompt":

@@ -35,9 +35,7 @@ async def completions(request: Request) -> Response | ASGIApp:
     arrival = time.monotonic()
     service.check_taking_requests()
     request_id = service.new_id("cmpl")
-    body, sequences = await service.bodies.prepare(
-        request, lambda fields: _prepare(service, fields, request_id, arrival)
-    )
+    body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
     generation = Generation(service, sequences, arrival)
     if body.stream:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -48,9 +46,7 @@ async def completions(request: Request) -> Response | ASGIApp:
     return await whole_answer(request, generation, CompletionAnswer(service, generation, head, body.logprobs).whole)
 
 
-def _prepare(
-    service: Service, fields: dict[str, Any], request_id: str, arrival: float
-) -> tuple[CompletionBody, list[Sequence]]:
+def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[CompletionBody, list[Sequence]]:
     """Everything before the engine: checks and tokens."""
     body = parse(fields, CompletionBody)
     service.check_model(body.model)
@@ -71,8 +67,6 @@ def _prepare(
             service.limits,
             service.seeds,
             cache_salt=body.cache_salt or "",
-            priority=body.priority or 0,
-            arrival=arrival,
         )
         echo = None
         if body.echo:

@@ -35,6 +35,7 @@ NEUTRAL_ONLY: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "reasoning_effort": ("none",),
     "use_beam_search": (False,),
+    "priority": (0,),
 }
 """Accepted with these values only, which ask for nothing; with others they are refused by name."""
 

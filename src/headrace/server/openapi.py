@@ -29,7 +29,6 @@ from headrace.server.protocol import (
     Tokenized,
     Version,
 )
-from headrace.server.sampling import MAX_PRIORITY
 from headrace.server.service import service_of
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -72,7 +71,6 @@ _RANGES: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"minimum": -2, "maximum": 2},
     "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
-    "priority": {"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY},
     "cache_salt": {"minLength": 1},
 }
 _FORMS: dict[str, dict[str, Any]] = {

@@ -40,7 +40,6 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = None
     cache_salt: str | None = None
-    priority: int | None = None
 
 
 class ChatBody(SamplingBody, kw_only=True):

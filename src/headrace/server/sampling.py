@@ -27,7 +27,6 @@ _COPIED = (
     "repetition_penalty",
     "skip_special_tokens",
 )
-MAX_PRIORITY = 2**31 - 1
 
 
 def sampling_params(
@@ -61,10 +60,6 @@ def _token_keys(bias: dict[str, float]) -> dict[int, float]:
 
 
 def _check_extras(body: SamplingBody) -> None:
-    if body.priority is not None and abs(body.priority) > MAX_PRIORITY:
-        raise RequestError(
-            f"priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, got {body.priority}", param="priority"
-        )
     if body.cache_salt == "":
         raise RequestError("cache_salt must not be empty: leave it out instead", param="cache_salt")
     if body.stream_options is not None and not body.stream:
