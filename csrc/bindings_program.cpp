@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "program_experts.h"
 #include "program_ops.h"
 
 namespace nb = nanobind;
@@ -126,6 +127,31 @@ void bind_program(nb::module_& m) {
              add_gated_activation(self, input, output, width, activation, quantize_width);
            },
            nb::arg("input"), nb::arg("output"), nb::arg("width"), nb::arg("activation"), nb::arg("quantize_width"))
+      .def("add_add",
+           [](Program& self, int input, int output, int width, float scale, int quantize_width) {
+             add_add(self, input, output, width, scale, quantize_width);
+           },
+           nb::arg("input"), nb::arg("output"), nb::arg("width"), nb::arg("scale"), nb::arg("quantize_width"))
+      .def("add_route_experts",
+           [](Program& self, int input, int output, int experts, int taken, bool normalize) {
+             add_route_experts(self, input, output, experts, taken, normalize);
+           },
+           nb::arg("input"), nb::arg("output"), nb::arg("experts"), nb::arg("taken"), nb::arg("normalize"))
+      .def("add_expert_linear",
+           [](Program& self, int input, int output, int routes, const PackedMatrix& matrix, int experts, int taken,
+              bool shared_input, int column, int k_segment) {
+             if (experts < 1 || matrix.n % experts || matrix.n / experts % kTile)
+               throw std::invalid_argument("experts must each have the same number of rows, a multiple of 16");
+             add_expert_linear(self, input, output, routes, matrix, {experts, taken, shared_input, column, k_segment});
+           },
+           nb::arg("input"), nb::arg("output"), nb::arg("routes"), nb::arg("matrix"), nb::arg("experts"),
+           nb::arg("taken"), nb::arg("shared_input"), nb::arg("column"), nb::arg("k_segment"))
+      .def("add_mix_experts",
+           [](Program& self, int input, int output, int routes, int width, int taken, float scale) {
+             add_mix_experts(self, input, output, routes, width, taken, scale);
+           },
+           nb::arg("input"), nb::arg("output"), nb::arg("routes"), nb::arg("width"), nb::arg("taken"),
+           nb::arg("scale"))
       .def("add_select_rows",
            [](Program& self, int input, int output, int width, int quantize_width) {
              add_select_rows(self, input, output, width, quantize_width);

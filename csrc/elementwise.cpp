@@ -61,6 +61,14 @@ void softcap(float* x, int width, float cap) {
   }
 }
 
+void add_scaled(const float* x, float* y, int width, float scale) {
+  const F32x16 s = set1(scale);
+  for (int i = 0; i < width; i += kLanes) {
+    const int n = width - i;
+    store_upto(y + i, fma(s, load_upto(x + i, n), load_upto(y + i, n)), n);
+  }
+}
+
 void rope(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved) {
   const int half = rotary_dim / 2;
   const int first = interleaved ? 1 : half;     // distance between the two of a pair

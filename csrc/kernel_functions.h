@@ -14,6 +14,7 @@ void embed_row(const PackedMatrix& w, int index, float scale, float* out);
 void rms_norm(const float* x, float* y, const float* weight, int width, float eps);
 void gated_activation(const float* gate, const float* up, float* out, int width, Activation activation);
 void softcap(float* x, int width, float cap);
+void add_scaled(const float* x, float* y, int width, float scale);
 void rope(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved);
 void kv_write(const KVView& kv, int kv_heads, int block, int slot, const float* k, const float* v);
 void attention(const KVView& kv, const AttentionShape& shape, const Entry& entry, int row_begin, int row_end,

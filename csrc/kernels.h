@@ -106,6 +106,8 @@ struct KernelTable {
   void (*rms_norm)(const float* x, float* y, const float* weight, int width, float eps);
   void (*gated_activation)(const float* gate, const float* up, float* out, int width, Activation activation);
   void (*softcap)(float* x, int width, float cap);
+  // y += scale * x, fused.
+  void (*add_scaled)(const float* x, float* y, int width, float scale);
   // Rotate `heads` heads of head_dim in place. cos_sin float [rotary_dim/2][2].
   void (*rope)(float* x, int heads, int head_dim, int rotary_dim, const float* cos_sin, bool interleaved);
   // Store one token's k and v (all KV heads) at `slot` of `block`.

@@ -16,6 +16,7 @@ const KernelTable& kernel_table() {
       rms_norm,
       gated_activation,
       softcap,
+      add_scaled,
       rope,
       kv_write,
       attention,

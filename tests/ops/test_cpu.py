@@ -15,12 +15,16 @@ from tests.tiny_models import VOCAB, tiny_program
 from headrace.core.errors import ConfigError
 from headrace.ops.cpu import CpuProgram, available_isas
 from headrace.ops.program import (
+    Add,
     Attention,
     Embed,
+    ExpertLinear,
     GatedActivation,
     Linear,
+    MixExperts,
     RmsNorm,
     RopeKV,
+    RouteExperts,
     SelectRows,
     Softcap,
 )
@@ -40,6 +44,15 @@ OPTIONS = {
         for bias in (False, True)
     ],
     GatedActivation: [{"activation": a, "width": w} for a in ("silu", "gelu_tanh") for w in (8, 72, 1536)],
+    Add: [{}, {"width": 576, "rows": 33}, {"width": 7}],
+    RouteExperts: [{}, {"ties": True, "rows": 40}, {"experts": 128, "taken": 8, "normalize": False}],
+    ExpertLinear: [
+        {"scheme": scheme, "rows": rows, "experts": experts, "shared_input": shared, "column": 32, "k_segment": segment}
+        for scheme in ("f32", "bf16", "q8", "q4")
+        for rows, experts in ((1, 5), (7, 64), (90, 3))
+        for shared, segment in ((True, 0), (False, 32))
+    ],
+    MixExperts: [{}, {"width": 7, "taken": 1}],
     SelectRows: [{}, {"logits": 0}],
     Softcap: [{}, {"width": 5}, {"cap": 30.0, "rows": 40}],
 }

@@ -17,15 +17,19 @@ from headrace.core.kv_layout import KVLayout
 from headrace.ops.int8_plan import plan_int8
 from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
 from headrace.ops.program import (
+    Add,
     Attention,
     Buffer,
     Embed,
+    ExpertLinear,
     GatedActivation,
     Linear,
+    MixExperts,
     Op,
     Program,
     RmsNorm,
     RopeKV,
+    RouteExperts,
     SelectRows,
     Softcap,
 )
@@ -215,6 +219,23 @@ class CpuProgram:
         activation = _ACTIVATIONS[op.activation]
         self._program.add_gated_activation(self._index[op.input], self._index[op.output], width, activation, int8)
 
+    def _bind_add(self, op: Add, int8: int) -> None:
+        width = self._data[op.output].shape[1]
+        self._program.add_add(self._index[op.input], self._index[op.output], width, op.scale, int8)
+
+    def _bind_route_experts(self, op: RouteExperts, int8: int) -> None:
+        experts = self._data[op.input].shape[1]
+        self._program.add_route_experts(self._index[op.input], self._index[op.output], experts, op.taken, op.normalize)
+
+    def _bind_expert_linear(self, op: ExpertLinear, int8: int) -> None:
+        source, output, routes = self._index[op.input], self._index[op.output], self._index[op.routes]
+        shape = (op.experts, op.taken, op.shared_input, op.column, op.k_segment)
+        self._program.add_expert_linear(source, output, routes, self._packed[op.matrix], *shape)
+
+    def _bind_mix_experts(self, op: MixExperts, int8: int) -> None:
+        source, output, routes = self._index[op.input], self._index[op.output], self._index[op.routes]
+        self._program.add_mix_experts(source, output, routes, self._data[op.output].shape[1], op.taken, op.scale)
+
     def _bind_select_rows(self, op: SelectRows, int8: int) -> None:
         width = self._data[op.output].shape[1]
         self._program.add_select_rows(self._index[op.input], self._index[op.output], width, int8)
@@ -234,6 +255,10 @@ _BINDERS: dict[type[Op], Callable[[CpuProgram, Any, int], None]] = {
     RopeKV: CpuProgram._bind_rope_kv,
     Attention: CpuProgram._bind_attention,
     GatedActivation: CpuProgram._bind_gated_activation,
+    Add: CpuProgram._bind_add,
+    RouteExperts: CpuProgram._bind_route_experts,
+    ExpertLinear: CpuProgram._bind_expert_linear,
+    MixExperts: CpuProgram._bind_mix_experts,
     SelectRows: CpuProgram._bind_select_rows,
     Softcap: CpuProgram._bind_softcap,
 }

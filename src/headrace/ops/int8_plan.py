@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
 from headrace.ops.program import (
+    Add,
     Attention,
+    ExpertLinear,
     GatedActivation,
     Linear,
     Op,
@@ -34,8 +36,10 @@ def plan_int8(ops: list[Op], matrices: Mapping[str, Matrix]) -> Int8Plan:
     writer: dict[str, int] = {}
     current: dict[str, int] = {}  # buffer -> columns whose int8 form is up to date
     for index, op in enumerate(ops):
-        if isinstance(op, Linear) and matrices[op.matrix].quantized:
+        if isinstance(op, Linear | ExpertLinear) and matrices[op.matrix].quantized:
             width = matrices[op.matrix].k
+            if isinstance(op, ExpertLinear) and not op.shared_input:
+                width *= op.taken
             if current.get(op.input) != width:
                 if op.input in current:
                     raise ValueError(f"quantized linears of {current[op.input]} and {width} inputs read {op.input}")
@@ -69,4 +73,4 @@ def _quantizes_itself(op: Op) -> bool:
         return op.heads // op.kv_heads * op.v_head_dim % ACTIVATION_GROUP == 0
     if isinstance(op, RmsNorm):
         return op.columns is None
-    return isinstance(op, GatedActivation | SelectRows)
+    return isinstance(op, Add | GatedActivation | SelectRows)

@@ -111,6 +111,55 @@ class GatedActivation:
 
 
 @dataclass(frozen=True, slots=True)
+class Add:
+    """output += input * scale."""
+
+    input: str
+    output: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouteExperts:
+    """input rows are one logit for each expert; output rows are [indices | weights] of the `taken` experts with the
+    largest, in falling order, the lower index first among equals. Weights are the softmax over all experts, divided
+    by their own sum if normalize. Indices are whole numbers in float32."""
+
+    input: str
+    output: str
+    taken: int
+    normalize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLinear:
+    """Columns j * n onward of output (from `column` on) = x @ (matrix of the j-th expert that `routes` gives the
+    row).T, for each j below taken. matrix has the rows of all experts, n = rows / experts each. x is the input row if
+    shared_input, else the row's j-th run of the matrix's k columns. Sums over k as in Linear."""
+
+    input: str
+    output: str
+    routes: str
+    matrix: str
+    experts: int
+    taken: int
+    shared_input: bool
+    column: int = 0
+    k_segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixExperts:
+    """output += scale * weight j of routes * the j-th run of input, of output's width, for j in order."""
+
+    input: str
+    output: str
+    routes: str
+    taken: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class SelectRows:
     """Logit row j of output is token row logit_rows[j] of input."""
 
@@ -126,7 +175,20 @@ class Softcap:
     cap: float
 
 
-Op = Embed | RmsNorm | Linear | RopeKV | Attention | GatedActivation | SelectRows | Softcap
+Op = (
+    Embed
+    | RmsNorm
+    | Linear
+    | RopeKV
+    | Attention
+    | GatedActivation
+    | Add
+    | RouteExperts
+    | ExpertLinear
+    | MixExperts
+    | SelectRows
+    | Softcap
+)
 
 SPLIT = 512
 """Key positions in one run of attention; a multiple of every block size."""

@@ -14,14 +14,18 @@ import numpy.typing as npt
 from headrace.ops.kv_codec import KVCodec
 from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
+    Add,
     Attention,
     Embed,
+    ExpertLinear,
     GatedActivation,
     Linear,
+    MixExperts,
     Op,
     Program,
     RmsNorm,
     RopeKV,
+    RouteExperts,
     SelectRows,
     Softcap,
 )
@@ -132,6 +136,39 @@ class ReferenceProgram:
         gate, up = np.split(self._buffers[op.input], 2, axis=1)
         self._buffers[op.output][:] = ACTIVATIONS[op.activation](gate) * up
 
+    def _add(self, op: Add) -> None:
+        self._buffers[op.output] += self._buffers[op.input] * np.float32(op.scale)
+
+    def _route_experts(self, op: RouteExperts) -> None:
+        logits = self._buffers[op.input]
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        index = np.argsort(-logits, axis=1, kind="stable")[:, : op.taken]
+        taken = np.take_along_axis(weights, index, axis=1)
+        if op.normalize:
+            taken /= taken.sum(axis=1, keepdims=True)
+        self._buffers[op.output][:] = np.concatenate([index.astype(np.float32), taken], axis=1)
+
+    def _expert_linear(self, op: ExpertLinear) -> None:
+        x, matrix = self._buffers[op.input], self.program.matrices[op.matrix]
+        experts = self._weights(op.matrix).reshape(op.experts, -1, matrix.k)
+        routes, n = self._buffers[op.routes].astype(np.int64), matrix.n // op.experts
+        if matrix.quantized:
+            x = round_activations(x)
+        for j in range(op.taken):
+            run = x if op.shared_input else x[:, j * matrix.k : (j + 1) * matrix.k]
+            out = self._buffers[op.output][:, op.column + j * n : op.column + (j + 1) * n]
+            for expert in np.unique(routes[:, j]):
+                rows = routes[:, j] == expert
+                out[rows] = run[rows] @ experts[expert].T
+
+    def _mix_experts(self, op: MixExperts) -> None:
+        output = self._buffers[op.output]
+        runs = self._buffers[op.input].reshape(len(output), op.taken, -1)
+        for j in range(op.taken):
+            weight = self._buffers[op.routes][:, op.taken + j, None]
+            output += np.float32(op.scale) * weight * runs[:, j]
+
     def _select_rows(self, op: SelectRows) -> None:
         rows = self.inputs.logit_rows[: self.inputs.logits]
         self._buffers[op.output][:] = self._buffers[op.input][rows]
@@ -182,6 +219,10 @@ _DEFINITIONS: dict[type[Op], Callable[[ReferenceProgram, Any], None]] = {
     RopeKV: ReferenceProgram._rope_kv,
     Attention: ReferenceProgram._attention,
     GatedActivation: ReferenceProgram._gated_activation,
+    Add: ReferenceProgram._add,
+    RouteExperts: ReferenceProgram._route_experts,
+    ExpertLinear: ReferenceProgram._expert_linear,
+    MixExperts: ReferenceProgram._mix_experts,
     SelectRows: ReferenceProgram._select_rows,
     Softcap: ReferenceProgram._softcap,
 }

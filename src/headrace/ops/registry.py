@@ -18,15 +18,19 @@ from headrace.ops.cpu import CpuProgram
 from headrace.ops.kv_codec import KVCodec
 from headrace.ops.matrix import Matrix
 from headrace.ops.program import (
+    Add,
     Attention,
     Buffer,
     Embed,
+    ExpertLinear,
     GatedActivation,
     Linear,
+    MixExperts,
     Op,
     Program,
     RmsNorm,
     RopeKV,
+    RouteExperts,
     SelectRows,
     Softcap,
 )
@@ -228,6 +232,60 @@ def make_gated_activation(rng: Rng, *, rows: int = 5, width: int = 72, activatio
     return case
 
 
+def make_add(rng: Rng, *, rows: int = 5, width: int = 72, scale: float = 0.25) -> Case:
+    inputs = step_inputs((), [(0, rows)], rng)
+    return _case([Add("x", "y", scale)], [Buffer("x", width), Buffer("y", width)], inputs, rng, ("y",))
+
+
+def make_route_experts(
+    rng: Rng, *, rows: int = 5, experts: int = 11, taken: int = 3, normalize: bool = True, ties: bool = False
+) -> Case:
+    inputs = step_inputs((), [(0, rows)], rng)
+    buffers = [Buffer("x", experts), Buffer("routes", 2 * taken)]
+    case = _case([RouteExperts("x", "routes", taken, normalize)], buffers, inputs, rng, ("routes",))
+    if ties:
+        case.fill["x"] = np.rint(case.fill["x"])
+    return case
+
+
+def make_expert_linear(
+    rng: Rng,
+    *,
+    rows: int = 5,
+    experts: int = 5,
+    taken: int = 2,
+    n: int = 48,
+    k: int = 96,
+    scheme: str = "f32",
+    shared_input: bool = True,
+    column: int = 0,
+    k_segment: int = 0,
+) -> Case:
+    """Routes from random logits, then products with the experts they choose, in columns from `column` on."""
+    width = k if shared_input else taken * k
+    inputs = step_inputs((), [(0, rows)], rng)
+    ops: list[Op] = [
+        RmsNorm("input", "x", "ones", 1e-6),
+        RouteExperts("router", "routes", taken, True),
+        ExpertLinear("x", "y", "routes", "w", experts, taken, shared_input, column, k_segment),
+    ]
+    buffers = [
+        Buffer("input", width),
+        Buffer("x", width),
+        Buffer("router", experts),
+        Buffer("routes", 2 * taken),
+        Buffer("y", column + taken * n),
+    ]
+    matrices = {"w": random_matrix(rng, scheme, experts * n, k)}
+    return _case(ops, buffers, inputs, rng, ("y",), matrices, {"ones": np.ones(width, np.float32)})
+
+
+def make_mix_experts(rng: Rng, *, rows: int = 5, width: int = 72, taken: int = 3, scale: float = 0.5) -> Case:
+    inputs = step_inputs((), [(0, rows)], rng)
+    buffers = [Buffer("x", taken * width), Buffer("routes", 2 * taken), Buffer("y", width)]
+    return _case([MixExperts("x", "y", "routes", taken, scale)], buffers, inputs, rng, ("y",))
+
+
 def make_select_rows(rng: Rng, *, rows: int = 9, width: int = 24, logits: int = 4) -> Case:
     inputs = step_inputs((), [(0, rows)], rng, logits=logits)
     buffers = [Buffer("x", width), Buffer("last", width, "logits")]
@@ -248,6 +306,10 @@ OPS: dict[type[Op], OpEntry] = {
     RopeKV: OpEntry(make_attention, rtol=2e-5),
     Attention: OpEntry(make_attention, rtol=2e-5),
     GatedActivation: OpEntry(make_gated_activation, rtol=2e-6),
+    Add: OpEntry(make_add, rtol=2e-6),
+    RouteExperts: OpEntry(make_route_experts, rtol=2e-6),
+    ExpertLinear: OpEntry(make_expert_linear, rtol=2e-5),
+    MixExperts: OpEntry(make_mix_experts, rtol=2e-6),
     SelectRows: OpEntry(make_select_rows, rtol=0, atol=0),
     Softcap: OpEntry(make_softcap, rtol=2e-6),
 }
