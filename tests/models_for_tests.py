@@ -19,6 +19,17 @@ from headrace.ops.step import StepInputs
 KINDS: dict[str, tuple[type, type]] = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
+    "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+    "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+    "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
+    "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "olmoe": (transformers.OlmoeConfig, transformers.OlmoeForCausalLM),
 }
 
 
@@ -46,6 +57,7 @@ def make_checkpoint(
         "initializer_range": 0.15,
         "bos_token_id": 1,
         "eos_token_id": 2,
+        "pad_token_id": 0,
     }
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
@@ -54,7 +66,10 @@ def make_checkpoint(
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 weight.copy_(torch.randn_like(weight) * 0.2 + (0 if name.endswith("bias") else 1))
-            elif "q_proj" in name or "k_proj" in name:
+            if (
+                any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "q_norm", "k_norm"))
+                and "bias" not in name
+            ):
                 weight.mul_(sharpness**0.5)
     for weight in model.parameters():  # not model.to(): that would round the rope frequencies too
         weight.data = weight.data.to(dtype)

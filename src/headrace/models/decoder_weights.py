@@ -1,8 +1,9 @@
-"""DecoderWeights: the weights of a dense decoder under the names that lowering uses, whatever file they come from.
+"""DecoderWeights: the weights of a decoder under the names that lowering uses, whatever file they come from.
 It knows which tensors of the file make up each weight, in what shape, and refuses a file that has too few, too many
 or misshapen ones, by name, before any is loaded.
 
-Q, K and V are one matrix here (rows concatenated), as are gate and up: fewer, larger products.
+Q, K and V are one matrix here (rows concatenated), as are gate and up: fewer, larger products. So are the experts
+of one layer, each with its rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
-from headrace.core.model_spec import AttentionSpec, ModelSpec
+from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec
 from headrace.models.families.family import WeightNames
 from headrace.models.formats.join import join
 from headrace.models.formats.weight_source import FloatVector, WeightSource
@@ -53,20 +54,46 @@ class DecoderWeights:
         n, hidden = self.names, spec.hidden
         out = {"embedding": [Part(n.embedding, (spec.vocab_size, hidden))]}
         for i, layer in enumerate(spec.layers):
-            a, m = layer.attention, layer.mlp
-            q, k, v, o = (name.format(i=i) for name in (n.q, n.k, n.v, n.o))
-            out[f"layer{i}.qkv"] = [
-                Part(q, (a.heads * a.head_dim, hidden), self._paired(a, a.heads)),
-                Part(k, (a.kv_heads * a.head_dim, hidden), self._paired(a, a.kv_heads)),
-                Part(v, (a.kv_heads * a.v_head_dim, hidden)),
-            ]
-            out[f"layer{i}.o"] = [Part(o, (hidden, a.heads * a.v_head_dim))]
-            gate, up, down = (name.format(i=i) for name in (n.gate, n.up, n.down))
-            out[f"layer{i}.gate_up"] = [Part(gate, (m.hidden, hidden)), Part(up, (m.hidden, hidden))]
-            out[f"layer{i}.down"] = [Part(down, (hidden, m.hidden))]
+            a = layer.attention
+            out[f"layer{i}.qkv"] = self._qkv(a, hidden, i)
+            out[f"layer{i}.o"] = [Part(n.o.format(i=i), (hidden, a.heads * a.v_head_dim))]
+            mlp = self._mixture(layer.mlp, hidden, i) if layer.mlp.experts else self._mlp(layer.mlp, hidden, i)
+            out.update({f"layer{i}.{name}": parts for name, parts in mlp.items()})
         if not spec.tied_embeddings:
             out["head"] = [Part(n.head, (spec.vocab_size, hidden))]
         return out
+
+    def _qkv(self, a: AttentionSpec, hidden: int, i: int) -> list[Part]:
+        n = self.names
+        q, k, v = a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.v_head_dim
+        if n.qkv is not None:
+            return [Part(n.qkv.format(i=i), (q + k + v, hidden))]
+        return [
+            Part(n.q.format(i=i), (q, hidden), self._paired(a, a.heads)),
+            Part(n.k.format(i=i), (k, hidden), self._paired(a, a.kv_heads)),
+            Part(n.v.format(i=i), (v, hidden)),
+        ]
+
+    def _mlp(self, m: MlpSpec, hidden: int, i: int) -> dict[str, list[Part]]:
+        n = self.names
+        gate_up = [Part(name.format(i=i), (m.hidden, hidden)) for name in (n.gate, n.up)]
+        if n.gate_up is not None:
+            gate_up = [Part(n.gate_up.format(i=i), (2 * m.hidden, hidden))]
+        return {"gate_up": gate_up, "down": [Part(n.down.format(i=i), (hidden, m.hidden))]}
+
+    def _mixture(self, m: MlpSpec, hidden: int, i: int) -> dict[str, list[Part]]:
+        def experts(name: str, rows: int, columns: int) -> list[Part]:
+            if "{e}" not in name:
+                return [Part(name.format(i=i), (m.experts, rows, columns))]
+            return [Part(name.format(i=i, e=e), (rows, columns)) for e in range(m.experts)]
+
+        n = self.names
+        return {
+            "router": [Part(n.router.format(i=i), (m.experts, hidden))],
+            "expert_gate": experts(n.expert_gate, m.hidden, hidden),
+            "expert_up": experts(n.expert_up, m.hidden, hidden),
+            "expert_down": experts(n.expert_down, hidden, m.hidden),
+        }
 
     def vectors(self, spec: ModelSpec) -> dict[str, list[Part]]:
         """Parts of every vector by its name in the program."""
@@ -76,8 +103,8 @@ class DecoderWeights:
             out["head.bias"] = [Part(_bias(n.head), (spec.vocab_size,))]
         matrices = self.matrices(spec)
         for i, layer in enumerate(spec.layers):
-            out[f"layer{i}.attention_norm"] = [Part(n.attention_norm.format(i=i), width)]
-            out[f"layer{i}.mlp_norm"] = [Part(n.mlp_norm.format(i=i), width)]
+            norms = self._norms(layer, spec.hidden)
+            out.update({f"layer{i}.{name}": [Part(n_.format(i=i), (w,))] for name, (n_, w) in norms.items()})
             biased = {
                 "qkv": layer.attention.qkv_bias,
                 "o": layer.attention.out_bias,
@@ -87,6 +114,23 @@ class DecoderWeights:
             for matrix in (f"layer{i}.{name}" for name, has in biased.items() if has):
                 out[f"{matrix}.bias"] = [Part(_bias(p.name), p.shape[:1], p.paired_heads) for p in matrices[matrix]]
         return out
+
+    def _norms(self, layer: LayerSpec, hidden: int) -> dict[str, tuple[str, int]]:
+        """Name in the file and width of each norm of a layer, by its name in the program."""
+        n, a = self.names, layer.attention
+        norms: dict[str, tuple[str, int]] = {}
+        if layer.norms in ("pre", "around"):
+            norms |= {"attention_norm": (n.attention_norm, hidden), "mlp_norm": (n.mlp_norm, hidden)}
+        if layer.norms in ("post", "around"):
+            norms |= {
+                "attention_post_norm": (n.attention_post_norm, hidden),
+                "mlp_post_norm": (n.mlp_post_norm, hidden),
+            }
+        if a.qk_norm == "head":
+            norms |= {"q_norm": (n.q_norm, a.head_dim), "k_norm": (n.k_norm, a.head_dim)}
+        if a.qk_norm == "full":
+            norms |= {"q_norm": (n.q_norm, a.heads * a.head_dim), "k_norm": (n.k_norm, a.kv_heads * a.head_dim)}
+        return norms
 
     def check(self, spec: ModelSpec) -> None:
         """Raise ModelError, naming tensor and file, if one is missing, misshapen or would be left unused."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import ModelSpec
 from headrace.models.decoder_weights import DecoderWeights
-from headrace.models.families.family import GGUF_NAMES, HUB_NAMES, Fields
+from headrace.models.families.family import Fields, TensorFacts
 from headrace.models.families.registry import family_of_config, family_of_gguf
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.formats.packed_source import PackedSource
@@ -18,7 +18,11 @@ from headrace.models.formats.quantization_config import quantization_layout
 from headrace.models.formats.safetensors import SafetensorsFolder
 from headrace.models.settings_file import read_json
 
-_ROPE_FACTORS = "rope_freqs.weight"
+_ROPE_FACTORS = {
+    "rope_factors": "rope_freqs.weight",
+    "short_rope_factors": "rope_factors_short.weight",
+    "long_rope_factors": "rope_factors_long.weight",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,13 @@ def _load_gguf(path: Path) -> LoadedModel:
     family = family_of_gguf(architecture, path)
     header = Fields(file.scalars(), path, f"{architecture}.")
     present = set(file.names())
-    if GGUF_NAMES.embedding not in present:
-        raise ModelError(f"{path}: tensor {GGUF_NAMES.embedding} is missing")
-    factors = tuple(map(float, file.vector(_ROPE_FACTORS))) if _ROPE_FACTORS in present else ()
-    vocab_size = file.shape(GGUF_NAMES.embedding)[0]
-    spec = family.from_gguf(header, vocab_size, factors, GGUF_NAMES.head not in present)
-    return LoadedModel(path, spec, DecoderWeights(file, GGUF_NAMES, family.gguf_paired_rope))
+    names = family.gguf_names
+    if names.embedding not in present:
+        raise ModelError(f"{path}: tensor {names.embedding} is missing")
+    factors = {field: tuple(map(float, file.vector(name))) for field, name in _ROPE_FACTORS.items() if name in present}
+    facts = TensorFacts(file.shape(names.embedding)[0], names.head not in present, **factors)
+    assert family.from_gguf is not None
+    return LoadedModel(path, family.from_gguf(header, facts), DecoderWeights(file, names, family.gguf_paired_rope))
 
 
 def _load_folder(path: Path) -> LoadedModel:
@@ -57,4 +62,4 @@ def _load_folder(path: Path) -> LoadedModel:
     spec = family.from_config(Fields(config, config_path))
     folder = SafetensorsFolder(path)
     source = folder if layout is None else PackedSource(folder, layout)
-    return LoadedModel(path, spec, DecoderWeights(source, HUB_NAMES))
+    return LoadedModel(path, spec, DecoderWeights(source, family.hub_names))

@@ -17,21 +17,25 @@ import numpy as np
 
 from headrace.core.errors import ModelError
 from headrace.core.kv_layout import KVDtype, KVLayout
-from headrace.core.model_spec import LayerSpec, ModelSpec
+from headrace.core.model_spec import LayerSpec, MlpSpec, ModelSpec, Rope
 from headrace.models.decoder_weights import DecoderWeights, Part
 from headrace.models.formats.weight_source import FloatVector
-from headrace.models.rope_table import rope_table
+from headrace.models.rope_table import depends_on_length, rope_table
 from headrace.ops.matrix import ACTIVATION_GROUP, SCHEME_NAMES, Matrix
 from headrace.ops.program import (
+    Add,
     Attention,
     Buffer,
     Embed,
+    ExpertLinear,
     GatedActivation,
     Linear,
+    MixExperts,
     Op,
     Program,
     RmsNorm,
     RopeKV,
+    RouteExperts,
     SelectRows,
     Softcap,
 )
@@ -40,6 +44,8 @@ Progress = Callable[[int, int], None]
 """Called with (weights loaded, weights in all), from any thread."""
 
 _LOADING_THREADS = 4
+_EXPERT_ROWS = 16
+"""Experts lie in one matrix, each in whole tiles of the kernels."""
 
 
 def lower(
@@ -74,12 +80,10 @@ def lower(
         vocab_size=spec.vocab_size,
         notes=loading.notes,
     )
-    for op in program.ops:
-        if isinstance(op, RopeKV) and op.table is not None and op.table not in program.vectors:
-            rope = spec.layers[int(op.table.removeprefix("rope"))].attention.rope
-            assert rope is not None
-            program.vectors[op.table] = rope_table(rope, positions)
-    program.fingerprint = _fingerprint(spec, loading.digests, quantization, kv_dtype)
+    ropes = _rope_tables(spec)
+    program.vectors.update({name: rope_table(rope, positions) for rope, name in ropes.items()})
+    length = positions if any(map(depends_on_length, ropes)) else None
+    program.fingerprint = _fingerprint((spec, quantization, kv_dtype, length), loading.digests)
     return program
 
 
@@ -89,41 +93,66 @@ def _refuse_unsupported(spec: ModelSpec) -> None:
         lacking = {
             "multi-head latent attention": a.latent is not None,
             "attention sinks": a.sinks,
-            "norms of queries and keys": a.qk_norm != "none",
-            "mixture of experts": m.experts > 0,
+            f"{m.router} routing of experts": m.experts > 0 and m.router != "softmax",
+            "experts shared by all tokens": m.experts > 0 and m.shared_hidden > 0,
+            "biases of experts": m.experts > 0 and m.bias,
+            f"experts of width {m.hidden} and {spec.hidden} (both must be multiples of {_EXPERT_ROWS})": m.experts > 0
+            and (m.hidden % _EXPERT_ROWS > 0 or spec.hidden % _EXPERT_ROWS > 0),
             "feed-forward without a gate": not m.gated,
             f"activation {m.activation}": m.activation not in ("silu", "gelu_tanh"),
-            f"{layer.norms}-norm": layer.norms != "pre",
         }
-        for what, needed in lacking.items():
-            if needed:
-                raise ModelError(f"{spec.family}: layer {i} needs {what}, which no op provides in this version")
+        needed = [what for what, needs in lacking.items() if needs]
+        if needed:
+            raise ModelError(
+                f"{spec.family}: layer {i} needs {', '.join(needed)}, which no op provides in this version"
+            )
     widths = {(a.heads, a.kv_heads, a.head_dim, a.v_head_dim) for a in (layer.attention for layer in spec.layers)}
-    if len(widths) > 1 or len({layer.mlp.hidden for layer in spec.layers}) > 1:
+    kinds = {bool(layer.mlp.experts) for layer in spec.layers}
+    if len(widths) > 1 or len({(m.hidden, m.experts, m.experts_per_token) for m in _mlps(spec)}) > len(kinds):
         raise ModelError(f"{spec.family}: layers of different widths are not supported in this version")
-    if spec.logit_scale != 1.0:
-        raise ModelError(f"{spec.family}: scaled logits are not provided by any op in this version")
+
+
+def _mlps(spec: ModelSpec) -> list[MlpSpec]:
+    return [layer.mlp for layer in spec.layers]
 
 
 def _buffers(spec: ModelSpec) -> dict[str, Buffer]:
-    a, mlp = spec.layers[0].attention, spec.layers[0].mlp.hidden
+    a = spec.layers[0].attention
     qkv = a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)
-    buffers = (
+    buffers = [
         Buffer("x", spec.hidden),
         Buffer("normed", spec.hidden),
         Buffer("qkv", qkv),
         Buffer("attention", a.heads * a.v_head_dim),
-        Buffer("gate_up", 2 * mlp),
-        Buffer("activated", mlp),
         Buffer("last", spec.hidden, "logits"),
         Buffer("logits", spec.vocab_size, "logits"),
-    )
+    ]
+    if any(layer.norms != "pre" for layer in spec.layers):
+        buffers.append(Buffer("branch", spec.hidden))
+    for m in _mlps(spec):
+        if m.experts == 0:
+            buffers += [Buffer("gate_up", 2 * m.hidden), Buffer("activated", m.hidden)]
+            continue
+        taken = m.experts_per_token
+        buffers += [
+            Buffer("router", m.experts),
+            Buffer("routes", 2 * taken),
+            Buffer("expert_gate_up", 2 * taken * m.hidden),
+            Buffer("expert_activated", taken * m.hidden),
+            Buffer("expert_out", taken * spec.hidden),
+        ]
     return {buffer.name: buffer for buffer in buffers}
+
+
+def _rope_tables(spec: ModelSpec) -> dict[Rope, str]:
+    """The table of each rope, named after the first layer that has it."""
+    ropes = [(i, layer.attention.rope) for i, layer in enumerate(spec.layers)]
+    return {rope: f"rope{i}" for i, rope in reversed(ropes) if rope is not None}
 
 
 def _ops(spec: ModelSpec) -> list[Op]:
     place = {layer: (g, i) for g, group in enumerate(spec.kv_groups) for i, layer in enumerate(group.layers)}
-    tables = {layer.attention.rope: f"rope{i}" for i, layer in reversed([*enumerate(spec.layers)])}
+    tables = _rope_tables(spec)
     ops: list[Op] = [Embed("x", "embedding", spec.embedding_scale)]
     for i, layer in enumerate(spec.layers):
         rope = layer.attention.rope
@@ -146,63 +175,100 @@ def _ops(spec: ModelSpec) -> list[Op]:
 
 def _attention_ops(spec: ModelSpec, layer: LayerSpec, i: int, group: int, index: int, table: str | None) -> list[Op]:
     a = layer.attention
-    return [
-        RmsNorm("x", "normed", f"layer{i}.attention_norm", spec.norm_eps),
-        Linear("normed", "qkv", f"layer{i}.qkv", bias=f"layer{i}.qkv.bias" if a.qkv_bias else None),
+    q, k = (0, a.heads * a.head_dim), (a.heads * a.head_dim, (a.heads + a.kv_heads) * a.head_dim)
+    ops, source = _branch_input(spec, layer, f"layer{i}.attention_norm")
+    ops.append(Linear(source, "qkv", f"layer{i}.qkv", bias=f"layer{i}.qkv.bias" if a.qkv_bias else None))
+    if a.qk_norm != "none":
+        width = a.head_dim if a.qk_norm == "head" else 0
+        ops += [
+            RmsNorm("qkv", "qkv", f"layer{i}.q_norm", spec.norm_eps, width, q),
+            RmsNorm("qkv", "qkv", f"layer{i}.k_norm", spec.norm_eps, width, k),
+        ]
+    heads = (a.heads, a.kv_heads, a.head_dim, a.v_head_dim)
+    ops += [
         RopeKV(
             "qkv",
             group,
             index,
-            a.heads,
-            a.kv_heads,
-            a.head_dim,
-            a.v_head_dim,
+            *heads,
             table,
             rotary_dim=0 if a.rope is None else a.rope.dim,
             interleaved=a.rope is not None and a.rope.interleaved,
         ),
-        Attention(
-            "qkv",
-            "attention",
-            group,
-            index,
-            a.heads,
-            a.kv_heads,
-            a.head_dim,
-            a.v_head_dim,
-            a.scale,
-            a.window,
-            a.softcap,
-        ),
-        Linear(
-            "attention",
-            "x",
-            f"layer{i}.o",
-            bias=f"layer{i}.o.bias" if a.out_bias else None,
-            accumulate=True,
-            scale=spec.residual_scale,
-            k_segment=_k_segment(layer, a.heads * a.v_head_dim),
-        ),
+        Attention("qkv", "attention", group, index, *heads, a.scale, a.window, a.softcap),
     ]
+    bias = f"layer{i}.o.bias" if a.out_bias else None
+    segment = _k_segment(layer, a.heads * a.v_head_dim)
+    return ops + _branch_output(spec, layer, "attention", f"layer{i}.o", bias, segment, f"layer{i}.attention_post_norm")
 
 
 def _mlp_ops(spec: ModelSpec, layer: LayerSpec, i: int) -> list[Op]:
     m = layer.mlp
     activation = m.activation
     assert activation in ("silu", "gelu_tanh")
-    return [
-        RmsNorm("x", "normed", f"layer{i}.mlp_norm", spec.norm_eps),
-        Linear("normed", "gate_up", f"layer{i}.gate_up", bias=f"layer{i}.gate_up.bias" if m.bias else None),
+    ops, source = _branch_input(spec, layer, f"layer{i}.mlp_norm")
+    if m.experts:
+        return ops + _mixture_ops(spec, layer, i, source)
+    ops += [
+        Linear(source, "gate_up", f"layer{i}.gate_up", bias=f"layer{i}.gate_up.bias" if m.bias else None),
         GatedActivation("gate_up", "activated", activation),
-        Linear(
-            "activated",
-            "x",
-            f"layer{i}.down",
-            bias=f"layer{i}.down.bias" if m.bias else None,
-            accumulate=True,
-            scale=spec.residual_scale,
+    ]
+    bias = f"layer{i}.down.bias" if m.bias else None
+    segment = _k_segment(layer, m.hidden)
+    return ops + _branch_output(spec, layer, "activated", f"layer{i}.down", bias, segment, f"layer{i}.mlp_post_norm")
+
+
+def _mixture_ops(spec: ModelSpec, layer: LayerSpec, i: int, source: str) -> list[Op]:
+    m = layer.mlp
+    activation = m.activation
+    assert activation in ("silu", "gelu_tanh")
+    assert layer.norms == "pre"
+    experts = (m.experts, m.experts_per_token)
+    return [
+        Linear(source, "router", f"layer{i}.router"),
+        RouteExperts("router", "routes", m.experts_per_token, m.normalize_router),
+        ExpertLinear(source, "expert_gate_up", "routes", f"layer{i}.expert_gate", *experts, shared_input=True),
+        ExpertLinear(
+            source,
+            "expert_gate_up",
+            "routes",
+            f"layer{i}.expert_up",
+            *experts,
+            shared_input=True,
+            column=m.experts_per_token * m.hidden,
+        ),
+        GatedActivation("expert_gate_up", "expert_activated", activation),
+        ExpertLinear(
+            "expert_activated",
+            "expert_out",
+            "routes",
+            f"layer{i}.expert_down",
+            *experts,
+            shared_input=False,
             k_segment=_k_segment(layer, m.hidden),
         ),
+        MixExperts("expert_out", "x", "routes", m.experts_per_token, spec.residual_scale),
+    ]
+
+
+def _branch_input(spec: ModelSpec, layer: LayerSpec, norm: str) -> tuple[list[Op], str]:
+    """What comes before a branch, and the buffer that it reads."""
+    if layer.norms == "post":
+        return [], "x"
+    return [RmsNorm("x", "normed", norm, spec.norm_eps)], "normed"
+
+
+def _branch_output(
+    spec: ModelSpec, layer: LayerSpec, source: str, matrix: str, bias: str | None, k_segment: int, norm: str
+) -> list[Op]:
+    """The last linear of a branch, its norm if there is one after it, and the sum with the residual stream."""
+    scale = spec.residual_scale
+    if layer.norms == "pre":
+        return [Linear(source, "x", matrix, bias, accumulate=True, scale=scale, k_segment=k_segment)]
+    return [
+        Linear(source, "branch", matrix, bias, k_segment=k_segment),
+        RmsNorm("branch", "branch", norm, spec.norm_eps),
+        Add("branch", "x", scale),
     ]
 
 
@@ -245,8 +311,12 @@ class _Loading:
     def _vector(self, name: str, parts: list[Part]) -> FloatVector:
         self._digest(parts)
         vector = self.weights.load_vector(parts)
-        offset = self.spec.norm_offset if name.endswith("norm") else 0.0
-        return vector + np.float32(offset) if offset else vector
+        if name.endswith("norm") and self.spec.norm_offset:
+            vector = vector + np.float32(self.spec.norm_offset)
+        # Logits are linear in these two, so that scaled logits need no op of their own.
+        if name in ("final_norm", "head.bias") and self.spec.logit_scale != 1.0:
+            vector = vector * np.float32(self.spec.logit_scale)
+        return vector
 
     def _digest(self, parts: list[Part]) -> None:
         for part in parts:
@@ -262,9 +332,9 @@ def _repacked(matrices: Iterable[Matrix]) -> list[str]:
     ]
 
 
-def _fingerprint(spec: ModelSpec, digests: dict[str, bytes], quantization: str, kv_dtype: str) -> str:
+def _fingerprint(settings: tuple[object, ...], digests: dict[str, bytes]) -> str:
     """Tensors are taken by digest, in the order of their names in the file."""
-    digest = hashlib.blake2b(repr((spec, quantization, kv_dtype)).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for name in sorted(digests):
         digest.update(name.encode() + b"\0" + digests[name])
     return digest.hexdigest()

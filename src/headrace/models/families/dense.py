@@ -1,24 +1,22 @@
-"""What dense decoders of the Llama kind share: their sizes and rope, read from config.json or GGUF metadata. A
-family adds what is its own.
+"""What decoders of the Llama kind share: their sizes, read from config.json or GGUF metadata into the ModelSpec of a
+plain Llama. A family starts from that and changes what is its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, Rope
-from headrace.models.families.family import MAX_LAYERS, Fields
+from headrace.models.families.family import MAX_LAYERS, Fields, TensorFacts
+from headrace.models.families.rope import config_rope, gguf_rope, longest_context
 
 _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
-}
-_ROPE_FIELDS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 
 
@@ -26,141 +24,146 @@ def from_config(
     family: str,
     config: Fields,
     *,
-    default_tied: bool,
+    default_tied: bool = False,
+    activation: str = "hidden_act",
+    theta: float = 10000.0,
     qkv_bias: bool = False,
     out_bias: bool = False,
     mlp_bias: bool = False,
-    windows: tuple[int | None, ...] | None = None,
 ) -> ModelSpec:
-    """ModelSpec of a config.json; windows has one entry per layer."""
-    layers = config.integer("num_hidden_layers", high=MAX_LAYERS)
+    """ModelSpec of a config.json. activation: the setting that names it. theta: rope's default."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", hidden // heads if heads <= hidden else 1)
-    activation = config.get("hidden_act")
-    if activation not in _ACTIVATIONS:
-        raise config.error("hidden_act", activation, f"one of {', '.join(_ACTIVATIONS)}")
-    return _spec(
-        family,
-        config,
-        vocab_size=config.integer("vocab_size"),
-        hidden=hidden,
-        windows=windows or (None,) * layers,
-        heads=heads,
-        kv_heads=config.integer("num_key_value_heads", heads),
-        head_dim=head_dim,
-        rope=_config_rope(config, head_dim),
-        mlp=MlpSpec(config.integer("intermediate_size"), _ACTIVATIONS[activation], bias=mlp_bias),
-        norm_eps=config.number("rms_norm_eps", 1e-6),
-        max_position=config.integer("max_position_embeddings"),
-        tied=config.flag("tie_word_embeddings", default_tied),
+    if config.get(activation) not in _ACTIVATIONS:
+        raise config.error(activation, config.get(activation), f"one of {', '.join(_ACTIVATIONS)}")
+    max_position = config.integer("max_position_embeddings")
+    rope = config_rope(config, head_dim, max_position, theta=theta)
+    attention = AttentionSpec(
+        heads,
+        config.integer("num_key_value_heads", heads),
+        head_dim,
+        head_dim,
+        head_dim**-0.5,
+        rope,
         qkv_bias=qkv_bias,
         out_bias=out_bias,
+    )
+    mlp = MlpSpec(config.integer("intermediate_size"), _ACTIVATIONS[config.get(activation)], bias=mlp_bias)
+    check_heads(attention, config)
+    return ModelSpec(
+        family=family,
+        vocab_size=config.integer("vocab_size"),
+        hidden=hidden,
+        layers=(LayerSpec(attention, mlp),) * config.integer("num_hidden_layers", high=MAX_LAYERS),
+        norm_eps=config.number("rms_norm_eps", 1e-6),
+        max_position=longest_context(rope, max_position),
+        tied_embeddings=config.flag("tie_word_embeddings", default_tied),
     )
 
 
 def from_gguf(
-    family: str, header: Fields, vocab_size: int, factors: tuple[float, ...], *, tied: bool, qkv_bias: bool = False
+    family: str,
+    header: Fields,
+    facts: TensorFacts,
+    *,
+    activation: Literal["silu", "gelu_tanh"] = "silu",
+    mlp_width: str = "feed_forward_length",
+    qkv_bias: bool = False,
 ) -> ModelSpec:
-    """ModelSpec of GGUF metadata. factors: divisors of the rotary frequencies, empty for none."""
-    layers = header.integer("block_count", high=MAX_LAYERS)
+    """ModelSpec of GGUF metadata. mlp_width: the setting that holds the width of the feed-forward layers."""
     hidden, heads = header.integer("embedding_length"), header.integer("attention.head_count")
     head_dim = header.integer("attention.key_length", hidden // heads if heads <= hidden else 1)
     if header.integer("attention.value_length", head_dim) != head_dim:
         raise header.error("attention.value_length", header.get("attention.value_length"), f"{head_dim}, as keys have")
-    if "expert_count" in header and header.get("expert_count") != 0:
-        raise header.error("expert_count", header.get("expert_count"), "0: mixtures of experts are not supported")
-    return _spec(
-        family,
-        header,
-        vocab_size=vocab_size,
-        hidden=hidden,
-        windows=(None,) * layers,
-        heads=heads,
-        kv_heads=header.integer("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        rope=_gguf_rope(header, head_dim, factors),
-        mlp=MlpSpec(header.integer("feed_forward_length")),
-        norm_eps=header.number("attention.layer_norm_rms_epsilon"),
-        max_position=header.integer("context_length"),
-        tied=tied,
+    max_position = header.integer("context_length")
+    rope = gguf_rope(header, head_dim, facts)
+    attention = AttentionSpec(
+        heads,
+        header.integer("attention.head_count_kv", heads),
+        head_dim,
+        head_dim,
+        head_dim**-0.5,
+        rope,
         qkv_bias=qkv_bias,
-        out_bias=False,
     )
-
-
-def _spec(
-    family: str,
-    fields: Fields,
-    *,
-    vocab_size: int,
-    hidden: int,
-    windows: tuple[int | None, ...],
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rope: Rope,
-    mlp: MlpSpec,
-    norm_eps: float,
-    max_position: int,
-    tied: bool,
-    qkv_bias: bool,
-    out_bias: bool,
-) -> ModelSpec:
-    if heads % kv_heads:
-        raise ModelError(f"{fields.path}: {heads} attention heads cannot share {kv_heads} KV heads evenly")
-    if head_dim % 2 or not 2 <= rope.dim <= head_dim or rope.dim % 2:
-        raise ModelError(f"{fields.path}: heads of {head_dim} with {rope.dim} rotary dimensions: both must be even")
-    attention = {
-        window: AttentionSpec(
-            heads,
-            kv_heads,
-            head_dim,
-            head_dim,
-            head_dim**-0.5,
-            rope,
-            window=window,
-            qkv_bias=qkv_bias,
-            out_bias=out_bias,
-        )
-        for window in windows
-    }
+    check_heads(attention, header)
+    mlp = MlpSpec(header.integer(mlp_width), activation)
     return ModelSpec(
         family=family,
-        vocab_size=vocab_size,
+        vocab_size=facts.vocab_size,
         hidden=hidden,
-        layers=tuple(LayerSpec(attention[window], mlp) for window in windows),
-        norm_eps=norm_eps,
-        max_position=max_position,
-        tied_embeddings=tied,
+        layers=(LayerSpec(attention, mlp),) * header.integer("block_count", high=MAX_LAYERS),
+        norm_eps=header.number("attention.layer_norm_rms_epsilon"),
+        max_position=longest_context(rope, max_position),
+        tied_embeddings=facts.tied,
     )
 
 
-def _config_rope(config: Fields, head_dim: int) -> Rope:
-    """Rope of a config.json, in the old writing (rope_theta, rope_scaling) and the new (rope_parameters)."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise config.error("rope_scaling", given, "an object")
-    rope = Fields({f"rope.{key}": value for key, value in given.items()}, config.path, "rope.")
-    kind = given.get("rope_type", given.get("type", "default"))
-    theta = rope.number("rope_theta", config.number("rope_theta", 10000.0))
-    if kind not in _ROPE_FIELDS:
-        raise rope.error("rope_type", kind, f"one of {', '.join(_ROPE_FIELDS)}")
-    if config.number("partial_rotary_factor", 1.0) != 1.0:
-        raise config.error("partial_rotary_factor", config.get("partial_rotary_factor"), "1")
-    scaling = tuple((name, rope.number(name)) for name in sorted(_ROPE_FIELDS[kind]))
-    return Rope(theta, head_dim, kind, scaling)
+def check_heads(attention: AttentionSpec, fields: Fields) -> None:
+    """Raise ModelError if heads cannot share KV heads evenly or be rotated."""
+    rope = attention.rope
+    if attention.heads % attention.kv_heads:
+        raise ModelError(
+            f"{fields.path}: {attention.heads} attention heads cannot share {attention.kv_heads} KV heads evenly"
+        )
+    if attention.head_dim % 2 or (rope and (not 2 <= rope.dim <= attention.head_dim or rope.dim % 2)):
+        raise ModelError(
+            f"{fields.path}: heads of {attention.head_dim} with {rope.dim if rope else 0} rotary dimensions: "
+            "both must be even"
+        )
 
 
-def _gguf_rope(header: Fields, head_dim: int, factors: tuple[float, ...]) -> Rope:
-    theta = header.number("rope.freq_base", 10000.0)
-    dim = header.integer("rope.dimension_count", head_dim)
-    kind: Any = header.get("rope.scaling.type") or "none"
-    if kind not in ("none", "linear"):
-        raise header.error("rope.scaling.type", kind, "none or linear")
-    if kind == "linear" and not factors:
-        return Rope(theta, dim, "linear", (("factor", header.number("rope.scaling.factor")),))
-    if not factors:
-        return Rope(theta, dim)
-    if len(factors) != dim // 2 or min(factors) <= 0:
-        raise ModelError(f"{header.path}: rope_freqs.weight must hold {dim // 2} positive factors")
-    return Rope(theta, dim, "llama3", (("frequency_factors", factors),))
+def with_attention(spec: ModelSpec, **changes: Any) -> ModelSpec:
+    """The spec with fields of every layer's attention changed."""
+    return by_layer(spec, lambda i, layer: replace(layer, attention=replace(layer.attention, **changes)))
+
+
+def with_mlp(spec: ModelSpec, **changes: Any) -> ModelSpec:
+    """The spec with fields of every layer's feed-forward changed."""
+    return by_layer(spec, lambda i, layer: replace(layer, mlp=replace(layer.mlp, **changes)))
+
+
+def with_norms(spec: ModelSpec, norms: Literal["pre", "post", "around"]) -> ModelSpec:
+    return by_layer(spec, lambda i, layer: replace(layer, norms=norms))
+
+
+def with_windows(spec: ModelSpec, windows: tuple[int | None, ...], local_rope: Rope | None = None) -> ModelSpec:
+    """The spec with one window a layer, None for all; layers that have one use local_rope, where given. A window
+    that spans every position is none."""
+
+    def change(i: int, layer: LayerSpec) -> LayerSpec:
+        window = windows[i]
+        attention = replace(
+            layer.attention,
+            window=None if window is None or window >= spec.max_position else window,
+            rope=local_rope if local_rope is not None and window is not None else layer.attention.rope,
+        )
+        return replace(layer, attention=attention)
+
+    return by_layer(spec, change)
+
+
+def by_layer(spec: ModelSpec, change: Callable[[int, LayerSpec], LayerSpec]) -> ModelSpec:
+    return replace(spec, layers=tuple(change(i, layer) for i, layer in enumerate(spec.layers)))
+
+
+def config_window(config: Fields) -> int | None:
+    """sliding_window, None where it is null or absent."""
+    return config.integer("sliding_window") if "sliding_window" in config else None
+
+
+def windows_by_type(config: Fields, default: Callable[[int], bool]) -> tuple[int | None, ...]:
+    """The window of each layer: layer_types says which have it, or, where it is absent, default(layer)."""
+    layers = config.integer("num_hidden_layers", high=MAX_LAYERS)
+    window = config_window(config)
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return tuple(window if default(i) else None for i in range(layers))
+    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {"full_attention", "sliding_attention"}:
+        raise config.error("layer_types", kinds, f"a list of {layers} of full_attention, sliding_attention")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def gguf_window(header: Fields) -> int | None:
+    """attention.sliding_window, None where it is 0 or absent."""
+    return header.integer("attention.sliding_window") if header.get("attention.sliding_window") else None

@@ -1,5 +1,5 @@
 """Family: how one kind of checkpoint maps to a ModelSpec and what its weights are called. A family is data and two
-small functions; adding a dense one is one file here and one line in registry.py.
+small functions; adding one is one file here and one line in registry.py.
 
 Settings are read through Fields, so that a missing or impossible value is refused with its name and file.
 """
@@ -50,6 +50,18 @@ class Fields:
             raise self.error(name, value, "a positive number")
         return float(value)
 
+    def optional_number(self, name: str) -> float | None:
+        """A positive finite number, or None where there is none."""
+        return self.number(name) if name in self else None
+
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of `count` positive finite numbers."""
+        values = self.get(name)
+        if not isinstance(values, list | tuple) or len(values) != count:
+            raise self.error(name, values, f"a list of {count} positive numbers")
+        entries = Fields({f"{self._prefix}{name}[{i}]": v for i, v in enumerate(values)}, self.path, self._prefix)
+        return tuple(entries.number(f"{name}[{i}]") for i in range(count))
+
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name)
         if value is None:
@@ -63,23 +75,22 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """architectures: names in config.json. gguf: general.architecture. from_gguf also takes what a GGUF
-    file says by its tensors: vocabulary size, rope factors (or none), and whether the head is tied.
-    gguf_paired_rope: GGUF stores q and k rows with rotary pairs adjacent (docs/decisions/gguf-rope-rows.md)."""
+class TensorFacts:
+    """What a GGUF file says by its tensors alone. Rope factors divide the rotary frequencies: the plain ones always,
+    the others within and beyond the original context; empty for none."""
 
-    name: str
-    architectures: tuple[str, ...]
-    gguf: str
-    from_config: Callable[[Fields], ModelSpec]
-    from_gguf: Callable[[Fields, int, tuple[float, ...], bool], ModelSpec]
-    gguf_paired_rope: bool = False
+    vocab_size: int
+    tied: bool
+    rope_factors: tuple[float, ...] = ()
+    short_rope_factors: tuple[float, ...] = ()
+    long_rope_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WeightNames:
-    """Where each weight of a dense decoder lies; {i} is the layer. Biases end in `.bias` instead of `.weight`.
-    derivable: name endings of tensors that repeat what other settings say."""
+    """Where each weight of a decoder lies; {i} is the layer, {e} the expert. Biases end in `.bias` instead of
+    `.weight`. qkv and gate_up name what holds those parts in one tensor, None if they are apart. Expert tensors
+    without {e} hold all experts. derivable: name endings of tensors that repeat what other settings say."""
 
     embedding: str
     final_norm: str
@@ -94,6 +105,16 @@ class WeightNames:
     up: str
     down: str
     derivable: tuple[str, ...]
+    q_norm: str
+    k_norm: str
+    attention_post_norm: str
+    mlp_post_norm: str
+    router: str
+    expert_gate: str
+    expert_up: str
+    expert_down: str
+    qkv: str | None = None
+    gate_up: str | None = None
 
 
 HUB_NAMES = WeightNames(
@@ -110,6 +131,14 @@ HUB_NAMES = WeightNames(
     up="model.layers.{i}.mlp.up_proj.weight",
     down="model.layers.{i}.mlp.down_proj.weight",
     derivable=("rotary_emb.inv_freq",),
+    q_norm="model.layers.{i}.self_attn.q_norm.weight",
+    k_norm="model.layers.{i}.self_attn.k_norm.weight",
+    attention_post_norm="model.layers.{i}.post_attention_layernorm.weight",
+    mlp_post_norm="model.layers.{i}.post_feedforward_layernorm.weight",
+    router="model.layers.{i}.mlp.gate.weight",
+    expert_gate="model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
+    expert_up="model.layers.{i}.mlp.experts.{e}.up_proj.weight",
+    expert_down="model.layers.{i}.mlp.experts.{e}.down_proj.weight",
 )
 
 GGUF_NAMES = WeightNames(
@@ -125,5 +154,28 @@ GGUF_NAMES = WeightNames(
     gate="blk.{i}.ffn_gate.weight",
     up="blk.{i}.ffn_up.weight",
     down="blk.{i}.ffn_down.weight",
-    derivable=("rope_freqs.weight",),
+    derivable=("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"),
+    q_norm="blk.{i}.attn_q_norm.weight",
+    k_norm="blk.{i}.attn_k_norm.weight",
+    attention_post_norm="blk.{i}.post_attention_norm.weight",
+    mlp_post_norm="blk.{i}.post_ffw_norm.weight",
+    router="blk.{i}.ffn_gate_inp.weight",
+    expert_gate="blk.{i}.ffn_gate_exps.weight",
+    expert_up="blk.{i}.ffn_up_exps.weight",
+    expert_down="blk.{i}.ffn_down_exps.weight",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """architectures: names in config.json. gguf: general.architecture, None where GGUF has none or we read none.
+    gguf_paired_rope: GGUF stores q and k rows with rotary pairs adjacent (docs/decisions/gguf-rope-rows.md)."""
+
+    name: str
+    architectures: tuple[str, ...]
+    from_config: Callable[[Fields], ModelSpec]
+    gguf: str | None = None
+    from_gguf: Callable[[Fields, TensorFacts], ModelSpec] | None = None
+    gguf_paired_rope: bool = False
+    hub_names: WeightNames = HUB_NAMES
+    gguf_names: WeightNames = GGUF_NAMES

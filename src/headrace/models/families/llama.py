@@ -1,4 +1,5 @@
-"""Llama (1 to 3.3), and what is built exactly like it: SmolLM, SmolLM2, TinyLlama, Vicuna, Yi.
+"""Llama (1 to 3.3), and what is built exactly like it: SmolLM, SmolLM2, TinyLlama, Vicuna, Yi. GGUF files of Mistral
+and Mixtral are of this architecture too.
 
 Source: arXiv:2302.13971; rope scaling of 3.1 on: arXiv:2407.21783, section 3.2.
 """
@@ -6,31 +7,26 @@ Source: arXiv:2302.13971; rope scaling of 3.1 on: arXiv:2407.21783, section 3.2.
 from __future__ import annotations
 
 from headrace.core.model_spec import ModelSpec
-from headrace.models.families import dense
-from headrace.models.families.family import Family, Fields
+from headrace.models.families import dense, experts
+from headrace.models.families.family import Family, Fields, TensorFacts
 
 
 def _from_config(config: Fields) -> ModelSpec:
     bias = config.flag("attention_bias", False)
-    return dense.from_config(
-        "llama",
-        config,
-        default_tied=False,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=config.flag("mlp_bias", False),
-    )
+    return dense.from_config("llama", config, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias", False))
 
 
-def _from_gguf(header: Fields, vocab_size: int, factors: tuple[float, ...], tied: bool) -> ModelSpec:
-    return dense.from_gguf("llama", header, vocab_size, factors, tied=tied)
+def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
+    spec = dense.from_gguf("llama", header, facts)
+    spec = dense.with_windows(spec, (dense.gguf_window(header),) * len(spec.layers))
+    return experts.of_gguf(spec, header, normalize=True) if header.get("expert_count") else spec
 
 
 LLAMA = Family(
     name="llama",
     architectures=("LlamaForCausalLM",),
-    gguf="llama",
     from_config=_from_config,
+    gguf="llama",
     from_gguf=_from_gguf,
     gguf_paired_rope=True,
 )

@@ -7,38 +7,32 @@ from __future__ import annotations
 
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
-from headrace.models.families.family import MAX_LAYERS, Family, Fields
+from headrace.models.families.family import Family, Fields, TensorFacts
 
 
-def _windows(config: Fields) -> tuple[int | None, ...]:
+def upper_windows(config: Fields, layers: int) -> tuple[int | None, ...]:
     """The first max_window_layers layers see everything; layer_types, where given, says it layer by layer."""
-    layers = config.integer("num_hidden_layers", high=MAX_LAYERS)
     if not config.flag("use_sliding_window", False) or "sliding_window" not in config:
         return (None,) * layers
-    window = config.integer("sliding_window")
-    kinds = config.get("layer_types")
-    if kinds is None:
-        first = config.get("max_window_layers")
-        if isinstance(first, bool) or not isinstance(first, int) or first < 0:
-            raise config.error("max_window_layers", first, "an integer of 0 or more")
-        return tuple(None if i < first else window for i in range(layers))
-    if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {"full_attention", "sliding_attention"}:
-        raise config.error("layer_types", kinds, f"a list of {layers} of full_attention, sliding_attention")
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    first = config.get("max_window_layers")
+    if "layer_types" not in config and (isinstance(first, bool) or not isinstance(first, int) or first < 0):
+        raise config.error("max_window_layers", first, "an integer of 0 or more")
+    return dense.windows_by_type(config, lambda layer: layer >= first)
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    return dense.from_config("qwen2", config, default_tied=False, qkv_bias=True, windows=_windows(config))
+    spec = dense.from_config("qwen2", config, qkv_bias=True)
+    return dense.with_windows(spec, upper_windows(config, len(spec.layers)))
 
 
-def _from_gguf(header: Fields, vocab_size: int, factors: tuple[float, ...], tied: bool) -> ModelSpec:
-    return dense.from_gguf("qwen2", header, vocab_size, factors, tied=tied, qkv_bias=True)
+def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
+    return dense.from_gguf("qwen2", header, facts, qkv_bias=True)
 
 
 QWEN2 = Family(
     name="qwen2",
     architectures=("Qwen2ForCausalLM",),
-    gguf="qwen2",
     from_config=_from_config,
+    gguf="qwen2",
     from_gguf=_from_gguf,
 )

@@ -1,0 +1,51 @@
+"""Gemma 3, text: five layers with a window and a rope of small base, then one that sees everything with a rope of
+large, sometimes scaled base; norms of each query and key head instead of capped scores.
+
+Source: arXiv:2503.19786.
+"""
+
+from __future__ import annotations
+
+from headrace.core.model_spec import ModelSpec, Rope
+from headrace.models.families import dense, gemma
+from headrace.models.families.family import Family, Fields, TensorFacts
+from headrace.models.families.rope import config_rope
+
+_THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
+_PATTERN = 6
+
+
+def _from_config(config: Fields) -> ModelSpec:
+    spec = gemma.config_spec("gemma3", config, theta=_THETA)
+    spec = dense.with_attention(spec, qk_norm="head")
+    pattern = config.integer("sliding_window_pattern", _PATTERN)
+    windows = dense.windows_by_type(config, lambda layer: (layer + 1) % pattern != 0)
+    return dense.with_windows(spec, windows, _local_rope(config, spec.layers[0].attention.head_dim))
+
+
+def _local_rope(config: Fields, head_dim: int) -> Rope:
+    """Never scaled. In the old writing its base is a setting of its own."""
+    parameters = config.get("rope_parameters")
+    if isinstance(parameters, dict) and isinstance(parameters.get("sliding_attention"), dict):
+        return config_rope(config, head_dim, 1, layer_type="sliding_attention", theta=_LOCAL_THETA)
+    return Rope(config.number("rope_local_base_freq", _LOCAL_THETA), head_dim)
+
+
+def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
+    spec = gemma.gguf_spec("gemma3", header, facts, layers_of_27b=62)
+    spec = dense.with_attention(spec, qk_norm="head")
+    window = dense.gguf_window(header)
+    pattern = header.integer("attention.sliding_window_pattern", _PATTERN)
+    windows = tuple(window if (i + 1) % pattern else None for i in range(len(spec.layers)))
+    theta = header.number("rope.freq_base_swa", _LOCAL_THETA)
+    return dense.with_windows(spec, windows, Rope(theta, spec.layers[0].attention.head_dim))
+
+
+GEMMA3 = Family(
+    name="gemma3",
+    architectures=("Gemma3ForCausalLM",),
+    from_config=_from_config,
+    gguf="gemma3",
+    from_gguf=_from_gguf,
+    hub_names=gemma.GEMMA_NAMES,
+)
