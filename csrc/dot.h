@@ -1,6 +1,7 @@
 // Exact dot products of int8 activations with packed weights: sixteen outputs, four values along k at a time. A Dot
 // gathers one run of 32 along k and is then read as sixteen exact integers, so its order never shows.
-// Activations lie in -127..127 (kernels.h), weights in -128..127 (Q8) or 0..15 (Q4).
+// Activations lie in -127..127 (kernels.h), weights in -128..127 (Q8) or 0..15 (Q4). Where kOffset8 is not 0, Q8
+// weights are read with it added and its share of every sum is for the caller to take away.
 #pragma once
 #include "simd.h"
 
@@ -9,16 +10,16 @@ namespace headrace::HEADRACE_ISA {
 #if defined(HEADRACE_ISA_avx512)
 
 using Quad = __m512i;     // the same four activations for every output
-using Weights = __m512i;  // [16 outputs][4]
-struct Dot4 {             // for Q4
+using Weights = __m512i;  // [16 outputs][4], unsigned
+struct Dot4 {
   __m512i sum;
 };
-struct Dot8 {  // for Q8
-  __m512i sum;
-};
+using Dot8 = Dot4;
+// The instruction multiplies unsigned by signed, so that -128..127 becomes 0..255: one operation for all rows.
+constexpr float kOffset8 = 128.0f;
 
 HEADRACE_INLINE Dot4 no_dot4() { return {_mm512_setzero_si512()}; }
-HEADRACE_INLINE Dot8 no_dot8() { return {_mm512_setzero_si512()}; }
+HEADRACE_INLINE Dot8 no_dot8() { return no_dot4(); }
 HEADRACE_INLINE Quad load_quad(const int8_t* q) {
   int32_t word;
   std::memcpy(&word, q, 4);
@@ -29,15 +30,11 @@ HEADRACE_INLINE void load_q4(const uint8_t* p, Weights& low, Weights& high) {
   low = _mm512_and_si512(bytes, mask);
   high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask);
 }
-HEADRACE_INLINE Weights load_q8(const uint8_t* p) { return _mm512_load_si512(p); }
-HEADRACE_INLINE Dot4 dot(Dot4 d, Weights w, Quad a) { return {_mm512_dpbusd_epi32(d.sum, w, a)}; }
-// |w| is unsigned (128 fits) and its sign moves to the activation, which can always be negated.
-HEADRACE_INLINE Dot8 dot(Dot8 d, Weights w, Quad a) {
-  const __m512i signed_a = _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(w), _mm512_setzero_si512(), a);
-  return {_mm512_dpbusd_epi32(d.sum, _mm512_abs_epi8(w), signed_a)};
+HEADRACE_INLINE Weights load_q8(const uint8_t* p) {
+  return _mm512_xor_si512(_mm512_load_si512(p), _mm512_set1_epi8(-128));
 }
+HEADRACE_INLINE Dot4 dot(Dot4 d, Weights w, Quad a) { return {_mm512_dpbusd_epi32(d.sum, w, a)}; }
 HEADRACE_INLINE F32x16 to_float(Dot4 d) { return {_mm512_cvtepi32_ps(d.sum)}; }
-HEADRACE_INLINE F32x16 to_float(Dot8 d) { return {_mm512_cvtepi32_ps(d.sum)}; }
 HEADRACE_INLINE F32x16 load_half(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -54,6 +51,8 @@ struct Dot4 {  // int16: eight products of at most 2 * 15 * 127 fit
 struct Dot8 {  // int32
   __m256i lo, hi;
 };
+
+constexpr float kOffset8 = 0.0f;
 
 HEADRACE_INLINE Dot4 no_dot4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 HEADRACE_INLINE Dot8 no_dot8() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -118,6 +117,8 @@ struct Dot4 {
 struct Dot8 {
   int32_t sum[16];
 };
+
+constexpr float kOffset8 = 0.0f;
 
 HEADRACE_INLINE Dot4 no_dot4() { return {}; }
 HEADRACE_INLINE Dot8 no_dot8() { return {}; }

@@ -1,6 +1,7 @@
 // Quantized linear layers: int8 activations with Q8 or Q4 weights. For one row and one output the sum is, whatever
 // the other rows, tiles and threads: within a run of 32 along k exact; runs added in order by two fused
-// multiply-adds (scale, then minimum) into a partial sum per k_segment; partial sums added in order.
+// multiply-adds (scale, then minimum, which Q8 has where dot.h reads it with an offset) into a partial sum per
+// k_segment; partial sums added in order.
 #include <type_traits>
 
 #include "dot.h"
@@ -12,7 +13,12 @@ namespace headrace::HEADRACE_ISA {
 namespace {
 
 constexpr int kRun = kActivationGroup;
+// Rows that share what it takes to unpack weights, while sums and weights still fit the registers.
+#if defined(HEADRACE_ISA_avx512)
+constexpr int kRowsAtOnce = 8;
+#else
 constexpr int kRowsAtOnce = 4;
+#endif
 constexpr ptrdiff_t kPrefetch = 2048;  // bytes of weights ahead: with few rows memory is what is waited for
 
 HEADRACE_INLINE F32x16 load_scale(const float* p) { return load(p); }
@@ -77,6 +83,9 @@ void tile_rows(const QuantizedRows& x, int row, Tile<Scale> tile, int group, int
       if constexpr (scheme == Scheme::Q4) {
         const F32x16 minimum = load_scale(tile.minimum);
         for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(scaled_sum[r][k / kRun]), part[r]);
+      } else if constexpr (kOffset8 != 0) {
+        const F32x16 minimum = mul(weight_scale, set1(-kOffset8));
+        for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(scaled_sum[r][k / kRun]), part[r]);
       }
       tile.data += run_bytes;
       in_group += kRun;
@@ -105,6 +114,8 @@ void linear(const QuantizedRows& x, int rows, const PackedMatrix& w, const Linea
       const int column = t * kTile, count = w.n - column;
       for_rows<kRowsAtOnce>(first, min_int(first + block, rows), [&](auto at_once, int row) {
         constexpr int R = decltype(at_once)::value;
+        // Outputs lie a row apart: fetched while their sums are made.
+        for (int r = 0; r < R; ++r) __builtin_prefetch(out.y + (row + r) * out.stride + column, 1);
         F32x16 total[R];
         tile_rows<scheme, Scale, R>(x, row, tile, w.group, k_segment, total);
         for (int r = 0; r < R; ++r)
