@@ -19,6 +19,10 @@ constexpr int kAccumulators = 6;
 constexpr int kAccumulators = 3;
 #endif
 
+// Loads stay on their side of this. Without it compilers hold every vector of a step at once, one more than there
+// are registers, and a sum that lives in memory takes the time of all the others together.
+HEADRACE_INLINE void one_at_a_time() { asm volatile("" ::: "memory"); }
+
 constexpr int tile_depth(int queries) { return queries >= kAccumulators ? 1 : kAccumulators / queries; }
 
 template <KVType type>
@@ -53,18 +57,21 @@ HEADRACE_INLINE void score_tile(const float* q, const void* const* keys, const v
   for (int i = 0; i < Q; ++i)
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) sum[i][c] = zero();
-  for (int d = 0; d < k_dim; ++d) {
-    F32x16 key[C];
+  const Item *from[C], *ahead[C];
+#pragma GCC unroll 16
+  for (int c = 0; c < C; ++c) {
+    from[c] = static_cast<const Item*>(keys[c]);
+    ahead[c] = static_cast<const Item*>(next[c]);
+  }
+  const ptrdiff_t items = static_cast<ptrdiff_t>(k_dim) * key_stride;
+  for (ptrdiff_t at = 0; at < items; at += key_stride, q += kQueryTile) {
 #pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
-      __builtin_prefetch(static_cast<const Item*>(next[c]) + static_cast<ptrdiff_t>(d) * key_stride);
-      key[c] = Stored<type>::widen(static_cast<const Item*>(keys[c]) + static_cast<ptrdiff_t>(d) * key_stride);
-    }
+      __builtin_prefetch(ahead[c] + at);
+      const F32x16 key = Stored<type>::widen(from[c] + at);
 #pragma GCC unroll 16
-    for (int i = 0; i < Q; ++i) {
-      const F32x16 x = set1(q[d * kQueryTile + i]);
-#pragma GCC unroll 16
-      for (int c = 0; c < C; ++c) sum[i][c] = fma(x, key[c], sum[i][c]);
+      for (int i = 0; i < Q; ++i) sum[i][c] = fma(set1(q[i]), key, sum[i][c]);
+      one_at_a_time();
     }
   }
 #pragma GCC unroll 16
@@ -109,14 +116,12 @@ HEADRACE_INLINE void value_tile(const float* weights, const void* values, int va
 #pragma GCC unroll 16
     for (int d = 0; d < D; ++d) sum[i][d] = load(out + i * out_stride + d * kLanes);
   for (int t = begin; t < end; ++t) {
-    F32x16 value[D];
 #pragma GCC unroll 16
-    for (int d = 0; d < D; ++d) value[d] = Stored<type>::widen(v + t * value_stride + d * kLanes);
+    for (int d = 0; d < D; ++d) {
+      const F32x16 value = Stored<type>::widen(v + t * value_stride + d * kLanes);
 #pragma GCC unroll 16
-    for (int i = 0; i < Q; ++i) {
-      const F32x16 w = set1(weights[i * kScoreStride + t]);
-#pragma GCC unroll 16
-      for (int d = 0; d < D; ++d) sum[i][d] = fma(w, value[d], sum[i][d]);
+      for (int i = 0; i < Q; ++i) sum[i][d] = fma(set1(weights[i * kScoreStride + t]), value, sum[i][d]);
+      one_at_a_time();
     }
   }
 #pragma GCC unroll 16
