@@ -44,6 +44,7 @@ int Program::add_group(const Group& group) {
 void Program::add_op(std::unique_ptr<Op> op) {
   ops_.push_back(std::move(op));
   counters_ = std::vector<Counter>(ops_.size());
+  tasks_.assign(ops_.size(), 0);
   op_times_.assign(ops_.size(), 0);
 }
 
@@ -128,23 +129,29 @@ void Program::run(int rows, int entries, int logits) {
   step_.logits = logits;
   locate_rows();
   for (auto& plan : plans_) plan->prepare(step_);
+  for (size_t i = 0; i < ops_.size(); ++i) tasks_[i] = ops_[i]->tasks(step_);
   for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
-  pool_.run([this](int worker) {
-    auto before = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < ops_.size(); ++i) {
-      const int tasks = ops_[i]->tasks(step_);
-      if (tasks > 0) {
-        for (int t; (t = counters_[i].next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
-          ops_[i]->run(step_, t, worker);
-        pool_.barrier();
-      }
-      if (profiling_ && worker == 0) {
-        const auto now = std::chrono::steady_clock::now();
-        op_times_[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
-        before = now;
-      }
+  pool_.run([this](int worker) { run_ops(worker); });
+}
+
+void Program::run_ops(int worker) {
+  auto before = std::chrono::steady_clock::now();
+  for (size_t i = 0, next; i < ops_.size(); i = next) {
+    next = i + 1;
+    for (int t; (t = counters_[i].next.fetch_add(1, std::memory_order_relaxed)) < tasks_[i];)
+      ops_[i]->run(step_, t, worker);
+    // Ops of a single task need no barrier of their own: whoever comes last to this one runs them on the way.
+    while (!profiling_ && next < ops_.size() && tasks_[next] <= 1) ++next;
+    pool_.barrier([&] {
+      for (size_t small = i + 1; small < next; ++small)
+        if (tasks_[small] == 1) ops_[small]->run(step_, 0, worker);
+    });
+    if (profiling_ && worker == 0) {
+      const auto now = std::chrono::steady_clock::now();
+      op_times_[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+      before = now;
     }
-  });
+  }
 }
 
 }  // namespace headrace

@@ -100,6 +100,7 @@ class Program {
  private:
   void check(int rows, int entries, int logits) const;
   void locate_rows();
+  void run_ops(int worker);
 
   struct alignas(64) Counter {
     std::atomic<int> next{0};
@@ -113,6 +114,7 @@ class Program {
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
   std::vector<Scratch> scratch_;  // one for each thread
   std::vector<int> rope_positions_;
+  std::vector<int> tasks_;  // of each op, in this step
   std::vector<Counter> counters_;
   std::vector<int64_t> op_times_;
   Step step_;

@@ -113,7 +113,7 @@ class ColumnOp : public Op {
   const int width_;
 
  private:
-  static constexpr int kPiece = 512;  // columns: whole vectors, and whole runs of activations
+  static constexpr int kPiece = 2048;  // columns: whole vectors, and whole runs of activations
   int pieces() const { return divide_up(width_, kPiece); }
   const int quantize_width_;
 };
@@ -156,13 +156,13 @@ class Linear final : public Op {
 
   int tasks(const Step& step) const override {
     const int rows = step.count(output_);
-    return rows == 0 ? 0 : divide_up(tiles(), tile_chunk(step)) * divide_up(rows, row_chunk(step));
+    return rows == 0 ? 0 : tile_tasks(step) * divide_up(rows, row_chunk(step));
   }
 
   void run(const Step& step, int task, int) const override {
-    const int chunk = tile_chunk(step), tile_tasks = divide_up(tiles(), chunk);
-    const int begin = task % tile_tasks * chunk, end = std::min(tiles(), begin + chunk);
-    const ptrdiff_t first = static_cast<ptrdiff_t>(task / tile_tasks) * row_chunk(step);
+    const int parts = tile_tasks(step), part = task % parts;
+    const int begin = part_of(tiles(), part, parts), end = part_of(tiles(), part + 1, parts);
+    const ptrdiff_t first = static_cast<ptrdiff_t>(task / parts) * row_chunk(step);
     const int rows = static_cast<int>(std::min<ptrdiff_t>(row_chunk(step), step.count(output_) - first));
     const LinearOut out{output_.data + first * output_.stride, output_.stride, bias_, accumulate_, scale_, k_segment_};
     if (quantized_) {
@@ -177,11 +177,15 @@ class Linear final : public Op {
 
  private:
   static constexpr int kRowChunk = 64;  // when tiles alone are too few for the threads
+  static constexpr int kManyTiles = 256;
 
   int tiles() const { return divide_up(matrix_.n, kTile); }
-  int tile_chunk(const Step& step) const {
-    return step.threads == 1 ? tiles() : std::max(1, tiles() / (step.threads * 4));
+  // As many for each thread, and of one size but for a tile, so that all end together; the more the larger the matrix.
+  int tile_tasks(const Step& step) const {
+    if (step.threads == 1) return 1;
+    return std::min(tiles(), step.threads * (tiles() >= step.threads * kManyTiles ? 16 : 4));
   }
+  static int part_of(int tiles, ptrdiff_t part, int parts) { return static_cast<int>(tiles * part / parts); }
   int row_chunk(const Step& step) const {
     return tiles() >= step.threads * 4 ? std::max(1, step.count(output_)) : kRowChunk;
   }

@@ -64,14 +64,7 @@ void ThreadPool::work(int worker) {
   }
 }
 
-void ThreadPool::barrier() {
-  if (threads_ == 1) return;
-  const unsigned phase = phase_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
-    return;
-  }
+void ThreadPool::await_phase_after(unsigned phase) const {
   for (int pauses = 0; phase_.load(std::memory_order_acquire) == phase; ++pauses) {
     if (pauses < kPausesBeforeYield)
       pause();

@@ -36,12 +36,24 @@ class ThreadPool {
   }
 
   // Inside a body: wait until every thread is here.
-  void barrier();
+  void barrier() {
+    barrier([] {});
+  }
+  // The same; whoever comes last does `between` before any goes on.
+  template <class Between>
+  void barrier(const Between& between) {
+    const unsigned phase = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) < threads_ - 1) return await_phase_after(phase);
+    between();
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+  }
 
  private:
   using Erased = void (*)(const void* context, int worker);
   void run_erased(Erased body, const void* context);
   void work(int worker);
+  void await_phase_after(unsigned phase) const;
 
   const int threads_;
   Erased body_ = nullptr;
