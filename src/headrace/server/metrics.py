@@ -4,7 +4,7 @@ scraped, and what only the API sees (latencies and how requests ended) observed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,59 +30,37 @@ class Metrics:
     def __init__(self, model_name: str) -> None:
         self.model_name = model_name
         self.registry = CollectorRegistry()
-        label, registry = ["model_name"], self.registry
-        self._success = Counter(
+        success = Counter(
             "headrace:request_success",
             "Requests that ended, by finish reason.",
-            [*label, "finished_reason"],
-            registry=registry,
+            ["model_name", "finished_reason"],
+            registry=self.registry,
         )
-        self._ttft = Histogram(
-            "headrace:time_to_first_token_seconds",
-            "Time from arrival to the first token.",
-            label,
-            buckets=TTFT_BUCKETS,
-            registry=registry,
-        ).labels(model_name)
-        self._itl = Histogram(
-            "headrace:inter_token_latency_seconds",
-            "Time between tokens of one request.",
-            label,
-            buckets=ITL_BUCKETS,
-            registry=registry,
-        ).labels(model_name)
-        self._e2e = Histogram(
-            "headrace:e2e_request_latency_seconds",
-            "Time from arrival to the last token.",
-            label,
-            buckets=E2E_BUCKETS,
-            registry=registry,
-        ).labels(model_name)
-        self._prompt = Histogram(
-            "headrace:request_prompt_tokens",
-            "Prompt tokens of a request.",
-            label,
-            buckets=TOKEN_BUCKETS,
-            registry=registry,
-        ).labels(model_name)
-        self._generation = Histogram(
-            "headrace:request_generation_tokens",
-            "Tokens generated for a request.",
-            label,
-            buckets=TOKEN_BUCKETS,
-            registry=registry,
-        ).labels(model_name)
-        self._ended = {reason: self._success.labels(model_name, reason.value) for reason in FinishReason}
-        self.first_token = self._ttft.observe
-        self.next_token = self._itl.observe
+        self._ended = {reason: success.labels(model_name, reason.value) for reason in FinishReason}
+        self.first_token = self._observer(
+            "time_to_first_token_seconds", "Time from arrival to the first token.", TTFT_BUCKETS
+        )
+        self.next_token = self._observer(
+            "inter_token_latency_seconds", "Time between tokens of one request.", ITL_BUCKETS
+        )
+        self._last_token = self._observer(
+            "e2e_request_latency_seconds", "Time from arrival to the last token.", E2E_BUCKETS
+        )
+        self._prompt = self._observer("request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS)
+        self._generation = self._observer("request_generation_tokens", "Tokens generated for a request.", TOKEN_BUCKETS)
+
+    def _observer(self, name: str, text: str, buckets: Sequence[float]) -> Callable[[float], None]:
+        """What adds a value to a new histogram."""
+        histogram = Histogram(f"headrace:{name}", text, ["model_name"], buckets=buckets, registry=self.registry)
+        return histogram.labels(self.model_name).observe
 
     def ended(self, reason: FinishReason, seconds: float, prompt_tokens: int, generated_tokens: int) -> None:
         """One sequence ended; aborted ones count as such and leave the latency histogram alone."""
         self._ended[reason].inc()
-        self._prompt.observe(prompt_tokens)
-        self._generation.observe(generated_tokens)
+        self._prompt(prompt_tokens)
+        self._generation(generated_tokens)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._e2e.observe(seconds)
+            self._last_token(seconds)
 
     async def exposition(self, client: EngineClient) -> bytes:
         """The text format. An engine that does not answer leaves its own metrics out, not the rest."""
@@ -117,14 +95,11 @@ class _EngineStats(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", s.prompt_tokens),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", s.cached_tokens),
         )
-        for name, text, value in gauges:
-            gauge = GaugeMetricFamily(f"headrace:{name}", text, labels=["model_name"])
-            gauge.add_metric([self.model_name], value)
-            yield gauge
-        for name, text, value in counters:
-            counter = CounterMetricFamily(f"headrace:{name}", text, labels=["model_name"])
-            counter.add_metric([self.model_name], value)
-            yield counter
+        for kind, values in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, text, value in values:
+                family = kind(f"headrace:{name}", text, labels=["model_name"])
+                family.add_metric([self.model_name], value)
+                yield family
 
 
 async def metrics(request: Request) -> Response:
