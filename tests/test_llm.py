@@ -132,6 +132,7 @@ def test_what_cannot_be_answered_is_refused_and_leaves_nothing(llm, prompts, par
         ({"kv_cache_dtype": "fp8"}, "bf16, fp32, int8"),
         ({"cpu_offload_gb": 4}, "kv_offloading_size"),
         ({"max_num_seq": 4}, "max_num_seqs"),
+        ({"port": 8000}, "port is a setting of `headrace serve` alone"),
         ({"max_model_len": 10**9}, "at most 8192"),
         ({"max_model_len": 4096, "num_kv_blocks": 4}, "max_model_len to at most 64"),
     ],

