@@ -13,6 +13,7 @@ from headrace.core.errors import ModelError, RequestError
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.gguf_tokenizer import build, cached_tokenizer_json
+from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.text import load_text
 from headrace.models.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer(path)
+    return Tokenizer(JsonVocabulary(path))
 
 
 def template_of(tokenizer: Tokenizer, source: str, **options: Any) -> ChatTemplate:
@@ -119,7 +120,7 @@ def test_tool_names_and_values_cannot_write_one_either(tokenizer: Tokenizer) -> 
 def test_bos_of_a_template_is_not_doubled(tmp_path: Path) -> None:
     file = GGUFFile(write_vocabulary(tmp_path / "a.gguf", TOKENS, MERGES, "smollm", bos_token_id=0, add_bos_token=True))
     (tmp_path / "tokenizer.json").write_text(build(file).to_str())
-    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer(JsonVocabulary(tmp_path / "tokenizer.json"))
     assert tokenizer.encode("a")[0] == 0
     assert template_of(tokenizer, TRIMMING).encode([user("a")]).count(0) == 1
 

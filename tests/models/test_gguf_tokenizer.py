@@ -12,6 +12,7 @@ from tests.vocabularies import HARD_TEXTS, SPECIALS, SPLITS, ReferenceBPE, train
 from headrace.core.errors import ModelError
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.gguf_tokenizer import build, cached_tokenizer_json
+from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.tokenizer import Tokenizer
 
 TOKENS, MERGES = train()
@@ -25,7 +26,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 def tokenizer_of(folder: Path, split: str, **settings: Any) -> Tokenizer:
     path = write_vocabulary(folder / f"{split}.gguf", TOKENS, MERGES, split, **settings)
-    return Tokenizer(cached_tokenizer_json(GGUFFile(path)))
+    return Tokenizer(JsonVocabulary(cached_tokenizer_json(GGUFFile(path))))
 
 
 @pytest.fixture(scope="module", params=sorted(SPLITS))
@@ -33,7 +34,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("vocabulary")
     path = write_vocabulary(folder / "a.gguf", TOKENS, MERGES, request.param)
     (folder / "tokenizer.json").write_text(build(GGUFFile(path)).to_str())
-    return Tokenizer(folder / "tokenizer.json"), ReferenceBPE(IDS, MERGES, request.param)
+    return Tokenizer(JsonVocabulary(folder / "tokenizer.json")), ReferenceBPE(IDS, MERGES, request.param)
 
 
 def normal(text: str, tokenizer: Tokenizer) -> str:
@@ -77,7 +78,7 @@ def test_the_default_vocabulary_gives_the_ids_of_its_definition(default_model: P
     tokens = file.strings("tokenizer.ggml.tokens")
     ids = {token: index for index, token in enumerate(tokens)}
     reference = ReferenceBPE(ids, file.strings("tokenizer.ggml.merges"), "smollm")
-    tokenizer = Tokenizer(cached_tokenizer_json(file))
+    tokenizer = Tokenizer(JsonVocabulary(cached_tokenizer_json(file)))
     for text in (*HARD_TEXTS[:-2], Path(__file__).read_text()):
         known = "".join(c for c in text if not set(_bytes_of(c)) - set(tokens))
         assert tokenizer.encode(known) == reference.encode(known)

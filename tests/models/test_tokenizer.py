@@ -13,6 +13,7 @@ from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
 from headrace.core.errors import ModelError, RequestError
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.gguf_tokenizer import build
+from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.tokenizer import Tokenizer
 
 TOKENS, MERGES = train()
@@ -30,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer(path, bos_id=1, eos_ids=(2,))
+    return Tokenizer(JsonVocabulary(path), bos_id=1, eos_ids=(2,))
 
 
 @pytest.mark.parametrize("text", HARD_TEXTS)
@@ -121,7 +122,7 @@ def test_bytes_of_tokens(tokenizer: Tokenizer) -> None:
 
 
 def test_many_threads_may_encode(path: Path) -> None:
-    tokenizer = Tokenizer(path)
+    tokenizer = Tokenizer(JsonVocabulary(path))
     texts = [f"{text} <|im_end|> {i}" for i, text in enumerate(HARD_TEXTS * 4)]
     found: dict[int, list[int]] = {}
 
@@ -186,7 +187,7 @@ def sentence_pieces(folder: Path, **changes: Any) -> Path:
 
 
 def test_pieces_with_byte_fallback(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(sentence_pieces(tmp_path))
+    tokenizer = Tokenizer(JsonVocabulary(sentence_pieces(tmp_path)))
     ids = tokenizer.encode("ab é a")
     assert tokenizer.decode(ids) == "ab é a"
     assert tokenizer.detokenizer().push(ids) == " ab é a"
@@ -196,14 +197,14 @@ def test_pieces_with_byte_fallback(tmp_path: Path) -> None:
 def test_a_decoder_that_is_not_known_is_refused(tmp_path: Path) -> None:
     path = sentence_pieces(tmp_path, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
     with pytest.raises(ModelError, match=r"decodes by .*WordPiece"):
-        Tokenizer(path)
+        Tokenizer(JsonVocabulary(path))
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": "1.0"}'])
 def test_a_torn_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ModelError, match="not a valid tokenizer"):
-        Tokenizer(tmp_path / "tokenizer.json")
+        Tokenizer(JsonVocabulary(tmp_path / "tokenizer.json"))
 
 
 @pytest.mark.parametrize("text", ["x <mask> y", "x<mask>y", "<mask>", "a  <mask>  <|im_end|> <mask>"])
@@ -212,7 +213,7 @@ def test_special_tokens_that_take_space_along_do_so_beside_stand_ins(path: Path,
     mask = tokenizers.AddedToken("<mask>", special=True, lstrip=True, rstrip=True, normalized=False)
     backend.add_special_tokens([mask])
     backend.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer(JsonVocabulary(tmp_path / "tokenizer.json"))
     reference = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
     expected = reference.encode(text + "Z", add_special_tokens=False)
     assert tokenizer.encode_rendered(text + "\ue000", {0xE000: "Z"}) == expected

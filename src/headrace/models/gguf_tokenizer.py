@@ -1,5 +1,6 @@
-"""Builds a tokenizer from the vocabulary inside a GGUF file: byte-level BPE, split as `tokenizer.ggml.pre` names.
-It is built once and kept in the cache folder as a tokenizer.json, which loads several times faster.
+"""Builds a vocabulary from the one inside a GGUF file: SentencePiece's, or byte-level BPE, split as
+`tokenizer.ggml.pre` names, which is built once and kept in the cache folder as a tokenizer.json, which loads several
+times faster.
 
 A way of splitting that is not known here is refused by name: guessing one gives wrong tokens without a sign.
 """
@@ -13,8 +14,12 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from headrace.core.errors import ModelError
+from headrace.models import gguf_pieces
 from headrace.models.cache import cache_folder, locked, write_whole
 from headrace.models.formats.gguf import GGUFFile
+from headrace.models.json_vocabulary import JsonVocabulary
+from headrace.models.piece_vocabulary import PieceVocabulary
+from headrace.models.tokenizer import Vocabulary
 
 _VERSION = "1"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -57,6 +62,15 @@ _WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3"})
 _NORMALIZED = frozenset({"qwen2", "deepseek-r1-qwen"})
 
 
+def load_vocabulary(file: GGUFFile) -> Vocabulary:
+    """Raises ModelError naming the setting that is missing, torn or not supported."""
+    if file.get("tokenizer.ggml.model") not in gguf_pieces.MODELS:
+        return JsonVocabulary(cached_tokenizer_json(file))
+    unigram = file.get("tokenizer.ggml.model") == "t5"
+    begin, end = _ends(file, begin=not unigram, end=unigram)
+    return PieceVocabulary(gguf_pieces.read_pieces(file), begin=begin, end=end)
+
+
 def cached_tokenizer_json(file: GGUFFile) -> Path:
     """Path of the tokenizer.json that stands for the file's vocabulary, built now if it is not there yet."""
     path = cache_folder() / "tokenizers" / f"{_vocabulary_digest(file)}.json"
@@ -71,7 +85,10 @@ def build(file: GGUFFile) -> Tokenizer:
     """Raises ModelError naming the setting that is missing, torn or not supported."""
     kind, split = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
     if kind != "gpt2":
-        raise ModelError(f"{file.path}: tokenizer.ggml.model {kind!r} is not supported; byte-level BPE ('gpt2') is")
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.model {kind!r} is not supported; "
+            f"gpt2 (byte-level BPE), llama and t5 (SentencePiece) are"
+        )
     if not isinstance(split, str) or split not in _SPLITS:
         raise ModelError(
             f"{file.path}: tokenizer.ggml.pre {split!r} is not known; known are {', '.join(sorted(_SPLITS))}"
@@ -137,12 +154,19 @@ def _add_tokens(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str]) -> None
 
 
 def _add_ends(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str], *, begin: bool) -> None:
-    """Tokens put around every text that asks for special tokens. `begin`: whether BOS is usual for this split."""
-    named = {"bos": file.get("tokenizer.ggml.add_bos_token"), "eos": file.get("tokenizer.ggml.add_eos_token")}
-    wanted = {"bos": begin if named["bos"] is None else named["bos"], "eos": named["eos"]}
-    ends = {name: index for name in ("bos", "eos") if wanted[name] and (index := token_id(file, name)) is not None}
-    if ends:
-        pieces = [tokens[ends["bos"]]] if "bos" in ends else []
-        pieces += ["$A", *([tokens[ends["eos"]]] if "eos" in ends else [])]
-        special = [(tokens[index], index) for index in ends.values()]
+    first, last = _ends(file, begin=begin, end=False)
+    if first or last:
+        pieces = [*(tokens[index] for index in first), "$A", *(tokens[index] for index in last)]
+        special = [(tokens[index], index) for index in (*first, *last)]
         tokenizer.post_processor = processors.TemplateProcessing(single=pieces, special_tokens=special)
+
+
+def _ends(file: GGUFFile, *, begin: bool, end: bool) -> tuple[list[int], list[int]]:
+    """Tokens put before and after every text that asks for special tokens. begin, end: whether BOS and EOS are where
+    the file does not say."""
+    found = []
+    for name, usual in (("bos", begin), ("eos", end)):
+        given = file.get(f"tokenizer.ggml.add_{name}_token")
+        index = token_id(file, name) if (usual if given is None else given) else None
+        found.append([] if index is None else [index])
+    return found[0], found[1]

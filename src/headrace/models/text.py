@@ -11,7 +11,8 @@ from typing import Any
 from headrace.core.errors import ModelError
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.formats.gguf import GGUFFile
-from headrace.models.gguf_tokenizer import cached_tokenizer_json, token_id
+from headrace.models.gguf_tokenizer import load_vocabulary, token_id
+from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.settings_file import read_json
 from headrace.models.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ def _from_gguf(path: Path) -> TextModel:
     file = GGUFFile(path)
     bos, ends = token_id(file, "bos"), [token_id(file, name) for name in ("eos", "eot", "eom")]
     eos_ids = tuple(dict.fromkeys(index for index in ends if index is not None))
-    tokenizer = Tokenizer(cached_tokenizer_json(file), bos_id=bos, eos_ids=eos_ids)
+    tokenizer = Tokenizer(load_vocabulary(file), bos_id=bos, eos_ids=eos_ids)
     named = {"bos_token": bos, "eos_token": ends[0], "unk_token": token_id(file, "unknown")}
     special = {name: tokenizer.name_of(index) for name, index in named.items() if index is not None}
     source = file.get("tokenizer.chat_template")
@@ -53,7 +54,7 @@ def _from_folder(path: Path) -> TextModel:
     generation = _optional_json(path / "generation_config.json")
     config = _optional_json(path / "config.json")
     special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(settings.get(name))) is not None}
-    tokenizer = Tokenizer(path / "tokenizer.json")
+    tokenizer = Tokenizer(JsonVocabulary(path / "tokenizer.json"))
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     end_ids = _ids(ends, path, tokenizer.vocab_size)
     named = tokenizer.id_of(special.get("eos_token", ""))
