@@ -25,7 +25,7 @@ from protocol import Task  # noqa: E402
 from headrace.bench.perplexity import cut_windows  # noqa: E402
 from headrace.commands.evaluate import tokenize_file  # noqa: E402
 from headrace.core.config import Config  # noqa: E402
-from headrace.locate import locate_model  # noqa: E402
+from headrace.models.sources import locate_model  # noqa: E402
 
 PEERS = {"llama-cpp": "run_llama_cpp.py", "openvino": "run_openvino.py", "vllm": "run_vllm.py"}
 # name of the workload: (column, requests, prompt tokens, generated tokens)

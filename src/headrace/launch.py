@@ -25,7 +25,6 @@ from headrace.engine.engine import Engine
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.wire import Ready
 from headrace.engine_process import Start
-from headrace.locate import locate_model
 from headrace.models.loader import load_model
 from headrace.models.lowering import Progress, lower
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
@@ -36,8 +35,6 @@ from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 
 _logger = logging.getLogger(__name__)
-
-__all__ = ["BuiltEngine", "build_engine", "locate_model"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

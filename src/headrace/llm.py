@@ -20,7 +20,7 @@ from headrace.engine.completion import Choice, Limits, SeedSource, build_request
 from headrace.engine.drive import drive
 from headrace.engine.wire import Stats
 from headrace.launch import build_engine
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 from headrace.models.text import load_text
 from headrace.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobs
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.engine_process import EngineProcess
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 
 
 def serve(config: Config) -> int:

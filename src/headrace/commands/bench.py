@@ -23,7 +23,7 @@ from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.engine.drive import drive
 from headrace.launch import build_engine
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 
 
 def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

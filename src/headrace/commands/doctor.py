@@ -14,7 +14,7 @@ from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import HeadraceError
 from headrace.launch import BuiltEngine, build_engine
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 from headrace.ops.cpu import available_isas
 from headrace.worker.machine import available_memory, this_machine
 

@@ -18,7 +18,7 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.engine.drive import drive
 from headrace.launch import build_engine
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 from headrace.models.text import load_text
 
 

@@ -15,7 +15,7 @@ from headrace.core.request import SamplingParams
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
 from headrace.engine.drive import drive
 from headrace.launch import build_engine
-from headrace.locate import locate_model
+from headrace.models.sources import locate_model
 from headrace.models.text import load_text
 
 # Where neither the caller nor the model says: as much as the context holds, and neither dull nor wild.

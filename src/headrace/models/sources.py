@@ -6,11 +6,13 @@ Nothing heavy is imported here: the hub's client comes in only when a hub model 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.config import Config
 from headrace.core.errors import ModelError
 from headrace.models import hub, wheels
 
@@ -24,6 +26,13 @@ class CachedModel:
     name: str
     path: Path
     size: int
+
+
+def locate_model(config: Config) -> Config:
+    """The same settings, checked, with the model as a local path; it is fetched first if need be. Raises ConfigError
+    or ModelError."""
+    config = config.resolve()
+    return dataclasses.replace(config, model=str(locate(config.model, revision=config.revision)), revision=None)
 
 
 def locate(model: str, *, revision: str | None = None, quiet: bool = False) -> Path:
