@@ -68,7 +68,9 @@ def _client() -> ModuleType:
 
 def _quant_patterns(quant: str) -> list[str]:
     return [
-        pattern for q in sorted({quant, quant.upper(), quant.lower()}) for pattern in (f"*[-._]{q}.gguf", f"{q}.gguf")
+        pattern
+        for q in sorted({quant, quant.upper(), quant.lower()})
+        for pattern in (f"*[-._]{q}.gguf", f"{q}.gguf", f"*[-._]{q}-?????-of-?????.gguf")
     ]
 
 
@@ -78,13 +80,10 @@ def _choose(repository: str, quant: str | None, folder: Path) -> Path:
             return folder
         raise ModelError(
             f"hf:{repository} has no config.json with safetensors; if it holds GGUF files, name one: "
-            f"hf:{repository}:Q8_0 (F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are supported)"
+            f"hf:{repository}:Q8_0"
         )
-    ending = re.compile(rf"(?:^|[-._]){re.escape(quant)}\.gguf", re.IGNORECASE)
+    ending = re.compile(rf"(?:^|[-._]){re.escape(quant)}(?:-00001-of-\d{{5}})?\.gguf", re.IGNORECASE)
     files = sorted(file for file in folder.rglob("*.gguf") if ending.search(file.name))
     if len(files) != 1:
-        raise ModelError(
-            f"hf:{repository}:{quant} must name one GGUF file, found {[f.name for f in files] or 'none'}; "
-            f"F32, F16, BF16, Q8_0, Q4_0 and Q4_1 are supported"
-        )
+        raise ModelError(f"hf:{repository}:{quant} must name one GGUF file, found {[f.name for f in files] or 'none'}")
     return files[0]

@@ -18,6 +18,8 @@ from headrace.models import hub, wheels
 
 _HUB = re.compile(r"(?:hf:)?(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?")
 
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
@@ -80,11 +82,11 @@ def _looks_local(model: str) -> bool:
 
 def _check_local(path: Path) -> Path:
     if path.is_dir() and not (path / "config.json").is_file():
-        files = sorted(path.glob("*.gguf"))
+        files = [file for file in sorted(path.glob("*.gguf")) if not _LATER_PART.search(file.name)]
         if len(files) == 1:
             return files[0]
         raise ModelError(
-            f"{path}: a model folder holds config.json or exactly one .gguf file, found {len(files)} of these"
+            f"{path}: a model folder holds config.json or exactly one GGUF model, found {len(files)} of these"
         )
     if path.is_file() and path.suffix != ".gguf":
         raise ModelError(f"{path}: a model file must be a .gguf file; for safetensors give the folder")

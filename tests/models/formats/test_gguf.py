@@ -186,6 +186,45 @@ def test_the_digest_sees_every_stored_value(tmp_path: Path) -> None:
     assert GGUFFile(write(tmp_path / "c.gguf", {"w": (swapped, "F32")})).digest("w") != file.digest("w")
 
 
+def write_split(folder: Path, *, count: int = 3, **changes: object) -> Path:
+    """Parts that each hold tensors of their own; the first has the metadata. Returns the first."""
+    for i in range(count):
+        path = folder / f"m-{i + 1:05}-of-{count:05}.gguf"
+        split = {"split.no": i, "split.count": count, **(changes if i == 1 else {})}
+        write(path, {f"t{i}": (np.full((2, 4), i, np.float32), "F32")}, **split, **({"name": "m"} if i == 0 else {}))
+    return folder / f"m-00001-of-{count:05}.gguf"
+
+
+def test_a_split_model_is_read_from_all_its_parts(tmp_path: Path) -> None:
+    file = GGUFFile(write_split(tmp_path))
+    assert file.get("name") == "m" and file.names() == ["t0", "t1", "t2"]
+    assert [file.matrix(name).data[0, 0] for name in file.names()] == [0, 1, 2]
+    assert "m-00002-of-00003.gguf" in file.describe("t1")
+    assert len({file.digest(name) for name in file.names()}) == 3
+
+
+def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    first = write_split(tmp_path)
+    second = first.with_name("m-00002-of-00003.gguf")
+    with pytest.raises(ModelError, match=r"give its first, m-00001-of-00003\.gguf"):
+        GGUFFile(second)
+    with pytest.raises(ModelError, match=r"must be named NAME-00001-of-00003\.gguf"):
+        GGUFFile(first.rename(tmp_path / "m.gguf"))
+    for changes, message in (
+        ({"split.no": 2}, "not part 2 of the 3"),
+        ({"split.count": 4}, "not part 2 of the 3"),
+        ({"split.count": 2**31}, "split.count must be from 0 to 1024"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            GGUFFile(write_split(tmp_path, **changes))
+    write(second, {"t0": (np.zeros(4, np.float32), "F32")}, **{"split.no": 1, "split.count": 3})
+    with pytest.raises(ModelError, match=r"'t0' is also in .*m-00001-of-00003"):
+        GGUFFile(first)
+    second.unlink()
+    with pytest.raises(ModelError, match=r"m-00002-of-00003\.gguf: cannot be read"):
+        GGUFFile(first)
+
+
 HUGE = 2**63
 U32 = lambda value: struct.pack("<I", value)  # noqa: E731
 ARRAY = lambda kind, count: struct.pack("<IQ", kind, count)  # noqa: E731

@@ -1,5 +1,5 @@
-"""Reader of GGUF files (versions 2 and 3, little-endian), by memory map. Opening walks the header only: arrays of
-strings are stepped over and decoded when asked for, weights are read when asked for.
+"""Reader of GGUF files (versions 2 and 3, little-endian), whole or split, by memory map. Opening walks the headers
+only: arrays of strings are stepped over and decoded when asked for, weights are read when asked for.
 
 The header is checked against the file's size before anything is allocated for it; what a file claims and cannot
 hold is refused with ModelError. Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -8,6 +8,7 @@ hold is refused with ModelError. Layout: https://github.com/ggml-org/ggml/blob/m
 from __future__ import annotations
 
 import math
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ _SCALARS = {
 }
 _DTYPES = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 
+_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
+_MAX_PARTS = 1024
 _MAX_DIMS = 4
 _MAX_ALIGNMENT = 1 << 16
 _MIN_ENTRY_BYTES = 8 + 4 + 1
@@ -58,26 +61,33 @@ class _Array:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """shape is outputs first (the reverse of the file's order); begin and end are bytes in the file."""
+    """shape is outputs first (the reverse of the file's order); begin and end are bytes in `file`."""
 
+    file: GGUFFile
     type: gguf_blocks.BlockType
     shape: tuple[int, ...]
     begin: int
     end: int
 
+    def raw(self) -> npt.NDArray[np.uint8]:
+        return self.file.bytes[self.begin : self.end]
+
 
 class GGUFFile:
-    """A GGUF file: `metadata` by key, and a WeightSource of its tensors."""
+    """A GGUF file: metadata by key, and a WeightSource of its tensors. Of a split model the first part is opened,
+    which has the metadata, and has the tensors of all. alone: one part by itself."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
         self.path = path
         self._map = map_file(path)
         self._size = len(self._map)
-        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._entries: dict[str, Scalar | _Array] = {}
         self._tensors: dict[str, _Tensor] = {}
         self._position = 0
         self._read_header()
+        if not alone:
+            self._add_parts()
 
     # Metadata
 
@@ -145,7 +155,8 @@ class GGUFFile:
         return self._tensor(name).shape
 
     def describe(self, name: str) -> str:
-        return f"{name} in {self.path}"
+        tensor = self._tensors.get(name)
+        return f"{name} in {self.path if tensor is None else tensor.file.path}"
 
     def matrix(self, name: str) -> Matrix:
         return gguf_matrix.to_matrix(*self._rows(name))
@@ -158,8 +169,7 @@ class GGUFFile:
         tensor = self._tensor(name)
         if len(tensor.shape) != 1:
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a vector")
-        raw = self._bytes[tensor.begin : tensor.end]
-        return gguf_matrix.to_floats(tensor.type, raw, 1, tensor.shape[0]).reshape(-1)
+        return gguf_matrix.to_floats(tensor.type, tensor.raw(), 1, tensor.shape[0]).reshape(-1)
 
     def _rows(self, name: str) -> tuple[gguf_blocks.BlockType, npt.NDArray[np.uint8], int, int]:
         """Type, bytes, rows and columns of a matrix, or of several one after the other."""
@@ -167,17 +177,46 @@ class GGUFFile:
         if len(tensor.shape) not in (2, 3):
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a matrix")
         *rows, k = tensor.shape
-        return tensor.type, self._bytes[tensor.begin : tensor.end], math.prod(rows), k
+        return tensor.type, tensor.raw(), math.prod(rows), k
 
     def digest(self, name: str) -> bytes:
         tensor = self._tensor(name)
-        return content_digest(f"{tensor.type.name} {tensor.shape}", self._bytes[tensor.begin : tensor.end])
+        return content_digest(f"{tensor.type.name} {tensor.shape}", tensor.raw())
 
     def _tensor(self, name: str) -> _Tensor:
         try:
             return self._tensors[name]
         except KeyError:
             raise ModelError(f"{self.path}: tensor {name} is missing") from None
+
+    # Parts
+
+    def _add_parts(self) -> None:
+        """The other parts of a split model lie beside this one and are named after their place."""
+        place, count = self._split("no"), self._split("count")
+        if count <= 1:
+            return
+        name = _PART.fullmatch(self.path.name)
+        if name is None or int(name["count"]) != count:
+            raise ModelError(f"{self.path}: one of {count} parts must be named NAME-00001-of-{count:05}.gguf")
+        paths = [self.path.with_name(f"{name['stem']}-{i + 1:05}-of-{count:05}.gguf") for i in range(count)]
+        if place != 0 or paths[0] != self.path:
+            raise ModelError(f"{self.path}: it is a part of a split model; give its first, {paths[0].name}")
+        for number, path in enumerate(paths[1:], 1):
+            part = GGUFFile(path, alone=True)
+            if (part._split("no"), part._split("count")) != (number, count):
+                raise ModelError(f"{path}: it is not part {number + 1} of the {count} that begin with {self.path.name}")
+            for tensor in part._tensors.keys() & self._tensors.keys():
+                raise ModelError(f"{path}: tensor {tensor!r} is also in {self._tensors[tensor].file.path}")
+            self._tensors |= part._tensors
+
+    def _split(self, name: str) -> int:
+        value = self.get(f"split.{name}")
+        if value is None:
+            return 0
+        if type(value) is not int or not 0 <= value <= _MAX_PARTS:
+            raise ModelError(f"{self.path}: split.{name} must be from 0 to {_MAX_PARTS}, got {value!r}")
+        return value
 
     # Header
 
@@ -287,6 +326,6 @@ class GGUFFile:
                 raise self._fail(f"tensor {name!r} starts at {offset}, not a multiple of {alignment}")
             if end > self._size:
                 raise self._fail(f"tensor {name!r} of shape {shape} exceeds the file")
-            self._tensors[name] = _Tensor(block, shape, begin, end)
+            self._tensors[name] = _Tensor(self, block, shape, begin, end)
             spans.append((begin, end, name))
         check_no_overlap(spans, self.path)
