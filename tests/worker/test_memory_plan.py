@@ -57,12 +57,22 @@ def test_what_is_granted_fits(groups, allowed, share, seqs, dtype, max_model_len
     assert granted.kv_bytes <= allowed * KV_SHARE
     assert 1 <= granted.max_model_len <= 8192
     assert granted.max_model_len == max_model_len or max_model_len is None
+    assert granted.longest_sequences >= 1
     if groups == (FULL,):
         assert granted.num_blocks[0] * 16 >= granted.max_model_len
 
 
 def test_no_more_than_all_slots_can_use():
     assert plan(max_num_seqs=2, max_model_len=100, allowed=64 * GIB).num_blocks == (14,)
+
+
+def test_a_window_holds_its_steps_under_way_and_no_more():
+    """As many longest sequences as there are slots, though the window's group has far fewer blocks than their
+    length would take."""
+    for depth, window_blocks in ((1, 42), (2, 74)):
+        granted = plan((FULL, WINDOW), max_num_seqs=4, pipeline_depth=depth, allowed=64 * GIB)
+        assert granted.sequence_blocks == (512, window_blocks)
+        assert granted.longest_sequences == 4
 
 
 def test_the_default_length_shrinks_to_what_fits():

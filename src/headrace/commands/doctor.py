@@ -70,11 +70,5 @@ def _memory(built: BuiltEngine) -> dict[str, Any]:
         "kv_blocks": sum(plan.num_blocks),
         "kv_block_bytes": list(plan.block_bytes),
         "max_model_len": plan.max_model_len,
-        "longest_sequences_at_once": _longest_at_once(built),
+        "longest_sequences_at_once": plan.longest_sequences,
     }
-
-
-def _longest_at_once(built: BuiltEngine) -> int:
-    """Sequences of max_model_len that the cache holds together, by the group that runs out first."""
-    needed = -(-built.plan.max_model_len // built.config.block_size)
-    return min(blocks // needed for blocks in built.plan.num_blocks)

@@ -22,7 +22,8 @@ RESERVE_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes by purpose. num_blocks and block_bytes have one number per KV group."""
+    """Bytes by purpose. num_blocks, block_bytes and sequence_blocks (what one sequence of max_model_len holds at most)
+    have one number per KV group."""
 
     allowed_bytes: int
     available_bytes: int
@@ -30,11 +31,17 @@ class MemoryPlan:
     activation_bytes: int
     num_blocks: tuple[int, ...]
     block_bytes: tuple[int, ...]
+    sequence_blocks: tuple[int, ...]
     max_model_len: int
 
     @property
     def kv_bytes(self) -> int:
         return sum(n * size for n, size in zip(self.num_blocks, self.block_bytes, strict=True))
+
+    @property
+    def longest_sequences(self) -> int:
+        """Sequences of max_model_len that the cache holds together, by the group that runs out first."""
+        return min(have // needed for have, needed in zip(self.num_blocks, self.sequence_blocks, strict=True))
 
 
 def plan_memory(
@@ -86,6 +93,7 @@ def plan_memory(
         activation_bytes=activation_bytes,
         num_blocks=num_blocks,
         block_bytes=tuple(layout.block_bytes for layout in layouts),
+        sequence_blocks=_needed_blocks(config, groups, longest),
         max_model_len=longest,
     )
 
@@ -127,13 +135,14 @@ def _blocks(
 
 
 def _needed_blocks(config: Config, groups: tuple[KVGroup, ...], length: int) -> tuple[int, ...]:
-    """Blocks of one sequence of this length. A window also holds a whole step's tokens, which all read it, and two
-    blocks more for where its ends fall."""
+    """Blocks of one sequence of this length. A window also holds the tokens of all steps under way, which all read it,
+    and two blocks more for where its ends fall."""
+    under_way = config.max_num_batched_tokens * config.pipeline_depth
     needed = []
     for group in groups:
         blocks = -(-length // config.block_size)
         if group.window is not None:
-            blocks = min(blocks, (group.window + config.max_num_batched_tokens) // config.block_size + 2)
+            blocks = min(blocks, (group.window + under_way) // config.block_size + 2)
         needed.append(blocks)
     return tuple(needed)
 
