@@ -50,7 +50,7 @@ class Outputs(msgspec.Struct, tag=True, frozen=True):
 
 
 class Stats(msgspec.Struct, tag=True, frozen=True):
-    """The engine's gauges and counters. step is the progress that /health watches."""
+    """The engine's gauges and counters. step counts the steps that were begun."""
 
     step: int = 0
     running: int = 0

@@ -1,5 +1,5 @@
-"""What the server asks of a tokenizer and a chat template. The models room has the real ones; launch.py hands them
-in, so that this room imports neither.
+"""What the server asks of a tokenizer and a chat template. The models room has the real ones; api_process.py hands
+them in, so that this room imports neither.
 """
 
 from __future__ import annotations

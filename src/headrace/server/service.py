@@ -1,4 +1,4 @@
-"""Everything one app works with: what launch.py injected, what is derived from it once, and the state of draining.
+"""Everything one app works with: what create_app() was given, what is derived from it once, and the state of draining.
 Handlers take it from app.state.service.
 """
 

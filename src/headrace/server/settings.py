@@ -1,4 +1,4 @@
-"""What the operator sets for the API, as plain data. launch.py fills it from Config and the loaded model; the
+"""What the operator sets for the API, as plain data. api_process.py fills it from Config and the loaded model; the
 server reads nothing else: no environment, no files, no flags.
 """
 
