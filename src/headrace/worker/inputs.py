@@ -6,17 +6,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.batch import Batch, BatchOutput, IntArray
+from headrace.core.batch import EMPTY, Batch, IntArray
 from headrace.ops.step import StepInputs
 
 
 class SlotInputs:
     """tokens int32 [num_slots, max_model_len + 1]: known tokens by slot and position. The last column takes the
-    sample of a row at the last position, which is never computed."""
+    sample of a row at the last position, which is never computed. logit_slots int32 [logits]: whose each logit row
+    of the step is.
+
+    A run of decode steps shares all arrays but the positions (policy/steady.py), so what follows from the others is
+    made once for all of them, and known again by the arrays' identity: a Batch's arrays are never written to."""
 
     def __init__(self, step: StepInputs, max_model_len: int) -> None:
         self.step = step
         self.tokens: IntArray = np.zeros((step.num_slots, max_model_len + 1), np.int32)
+        self.logit_slots: IntArray = EMPTY
+        self._known = self.tokens.reshape(-1)
+        self._laid_out: Batch | None = None
+        self._first_rows: IntArray = EMPTY
+        self._row_at = self._logit_at = np.zeros(0, np.intp)  # where in _known a row's slot begins
+        self._all_sampled = True
 
     def apply(self, batch: Batch) -> None:
         """Take over what changed: tokens of requests that joined, then block-table edits in order."""
@@ -34,29 +44,54 @@ class SlotInputs:
 
     def fill(self, batch: Batch) -> None:
         """Write rows, entries and logit rows of this step."""
+        if not _alike(batch, self._laid_out):
+            self._lay_out(batch)
+        step = self.step
+        positions = batch.starts
+        if step.rows != step.entries:
+            shift = np.repeat(batch.starts - self._first_rows, batch.counts)
+            positions = np.arange(step.rows, dtype=np.int32) + shift
+            rows = (self._first_rows - batch.starts)[batch.logit_entry] + batch.logit_position
+            step.logit_rows[: step.logits] = rows
+        step.positions[: step.rows] = positions
+        step.entry_start[: step.entries] = batch.starts
+        step.tokens[: step.rows] = self._known.take(self._row_at + positions)
+
+    def record(self, positions: IntArray, tokens: IntArray) -> None:
+        """Sampled tokens of the step, at these positions, become known tokens of their slots."""
+        at = self._logit_at + positions
+        if self._all_sampled:
+            self._known[at] = tokens
+        else:
+            assert self._laid_out is not None
+            chosen = self._laid_out.logit_sample
+            self._known[at[chosen]] = tokens[chosen]
+
+    def _lay_out(self, batch: Batch) -> None:
+        """Write all that does not depend on positions."""
+        self._laid_out = batch
         step, entries, logits = self.step, len(batch.slots), len(batch.logit_entry)
         ends = np.cumsum(batch.counts, dtype=np.int32)
-        rows = int(ends[-1]) if entries else 0
-        first_rows = ends - batch.counts
-        if rows == entries:
-            slots, positions = batch.slots, batch.starts
-        else:
-            slots = np.repeat(batch.slots, batch.counts)
-            positions = np.arange(rows, dtype=np.int32) + np.repeat(batch.starts - first_rows, batch.counts)
-        step.positions[:rows] = positions
-        step.tokens[:rows] = self.tokens[slots, positions]
+        self._first_rows = ends - batch.counts
+        step.rows, step.entries, step.logits = int(ends[-1]) if entries else 0, entries, logits
         step.entry_slot[:entries] = batch.slots
-        step.entry_row[:entries] = first_rows
-        step.entry_start[:entries] = batch.starts
+        step.entry_row[:entries] = self._first_rows
         step.entry_count[:entries] = batch.counts
-        step.logit_rows[:logits] = (first_rows - batch.starts)[batch.logit_entry] + batch.logit_position
-        step.rows, step.entries, step.logits = rows, entries, logits
+        # With one row to each entry this is all there is to say of logit rows.
+        step.logit_rows[:logits] = batch.logit_entry
+        self.logit_slots = batch.slots[batch.logit_entry]
+        length = self.tokens.shape[1]
+        self._row_at = np.repeat(batch.slots, batch.counts).astype(np.intp) * length
+        self._logit_at = self.logit_slots.astype(np.intp) * length
+        self._all_sampled = bool(batch.logit_sample.all())
 
-    def record(self, batch: Batch, output: BatchOutput) -> None:
-        """Sampled tokens become known tokens of their slots."""
-        slots, positions = batch.slots[batch.logit_entry], batch.logit_position + 1
-        if batch.logit_sample.all():
-            self.tokens[slots, positions] = output.tokens
-        else:
-            chosen = batch.logit_sample
-            self.tokens[slots[chosen], positions[chosen]] = output.tokens[chosen]
+
+def _alike(batch: Batch, other: Batch | None) -> bool:
+    """Whether two steps have the same arrays but for positions."""
+    return (
+        other is not None
+        and batch.slots is other.slots
+        and batch.counts is other.counts
+        and batch.logit_entry is other.logit_entry
+        and batch.logit_sample is other.logit_sample
+    )

@@ -52,16 +52,11 @@ class Runner:
         logits = self._program.run()
         if len(batch.logit_entry) == 0:
             return empty_output(batch.step, 0, -1)
+        inputs, positions = self._inputs, batch.logit_position + 1
         output = self._sampler.run(
-            batch.step,
-            logits,
-            batch.slots[batch.logit_entry],
-            batch.logit_position + 1,
-            batch.logit_sample,
-            batch.logit_top,
-            self._inputs.tokens,
+            batch.step, logits, inputs.logit_slots, positions, batch.logit_sample, batch.logit_top, inputs.tokens
         )
-        self._inputs.record(batch, output)
+        inputs.record(positions, output.tokens)
         return output
 
     def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
