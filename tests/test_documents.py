@@ -53,7 +53,17 @@ def test_the_readme_runs_without_a_server(capsys):
     assert len(capsys.readouterr().out.strip()) > 20
 
 
+def test_the_architecture_names_files_that_exist():
+    sources = {
+        path.relative_to(ROOT).as_posix() for room in ("src", "csrc", "tests") for path in (ROOT / room).rglob("*.*")
+    }
+    named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|cpp))`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(named) > 40
+    for name in named:
+        assert any(source.endswith(f"/{name}") or source == name for source in sources), name
+
+
 def test_links_between_documents_lead_somewhere():
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
