@@ -29,7 +29,6 @@ LONGROPE = {
     "rope_theta": 10000.0,
     "short_factor": [1.0 + 0.01 * i for i in range(8)],
     "long_factor": [1.0 + 0.5 * i for i in range(8)],
-    "original_max_position_embeddings": 32,
 }
 EXPERTS = {"num_experts_per_tok": 2}
 
@@ -84,10 +83,16 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         **LOCAL_AND_GLOBAL,
     },
     "phi3, window": {"kind": "phi3", "sliding_window": 20},
-    "phi3, long": {"kind": "phi3", "max_position_embeddings": 128, "rope_parameters": LONGROPE},
+    "phi3, long": {
+        "kind": "phi3",
+        "max_position_embeddings": 128,
+        "original_max_position_embeddings": 32,
+        "rope_parameters": LONGROPE,
+    },
     "phi3, short of its original context": {
         "kind": "phi3",
-        "rope_parameters": {**LONGROPE, "original_max_position_embeddings": 100},
+        "original_max_position_embeddings": 100,
+        "rope_parameters": LONGROPE,
     },
     "phi4, partial rotary": {"kind": "phi3", "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75}},
     "olmo2": {"kind": "olmo2"},

@@ -13,6 +13,8 @@ from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
 from headrace.models.families.family import HUB_NAMES, Fields, TensorFacts
 
+Caps = tuple[float | None, float | None]
+
 GEMMA_NAMES = replace(HUB_NAMES, mlp_norm="model.layers.{i}.pre_feedforward_layernorm.weight")
 
 
@@ -34,14 +36,17 @@ def config_spec(family: str, config: Fields, *, theta: float) -> ModelSpec:
     return replace(_scaled(spec, config.optional_number("final_logit_softcapping")), norm_offset=1.0)
 
 
-def gguf_spec(family: str, header: Fields, facts: TensorFacts, *, layers_of_27b: int) -> ModelSpec:
-    """The largest model of a generation scales attention by hidden / heads, the others by the head's size."""
+def gguf_spec(family: str, header: Fields, facts: TensorFacts, *, layers_of_27b: int, softcaps: Caps) -> ModelSpec:
+    """The largest model of a generation scales attention by hidden / heads, the others by the head's size.
+    softcaps: of scores and logits, where the file has none."""
     spec = dense.from_gguf(family, header, facts, activation="gelu_tanh")
     attention = spec.layers[0].attention
     size = spec.hidden / attention.heads if len(spec.layers) == layers_of_27b else attention.head_dim
-    softcap = header.optional_number("attn_logit_softcapping")
-    spec = dense.with_attention(spec, scale=size**-0.5, softcap=softcap)
-    return _scaled(spec, header.optional_number("final_logit_softcapping"))
+    scores, logits = (
+        header.number(name) if name in header else default
+        for name, default in zip(("attn_logit_softcapping", "final_logit_softcapping"), softcaps, strict=True)
+    )
+    return _scaled(dense.with_attention(spec, scale=size**-0.5, softcap=scores), logits)
 
 
 def _scaled(spec: ModelSpec, final_softcap: float | None) -> ModelSpec:

@@ -20,8 +20,8 @@ def _from_config(config: Fields) -> ModelSpec:
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
-    spec = gemma.gguf_spec("gemma2", header, facts, layers_of_27b=46)
-    window = dense.gguf_window(header)
+    spec = gemma.gguf_spec("gemma2", header, facts, layers_of_27b=46, softcaps=(50.0, 30.0))
+    window = dense.gguf_window(header) or 4096  # early files do not say it
     return dense.with_windows(spec, tuple(window if _is_local(i) else None for i in range(len(spec.layers))))
 
 

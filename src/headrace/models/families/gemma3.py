@@ -32,7 +32,7 @@ def _local_rope(config: Fields, head_dim: int) -> Rope:
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
-    spec = gemma.gguf_spec("gemma3", header, facts, layers_of_27b=62)
+    spec = gemma.gguf_spec("gemma3", header, facts, layers_of_27b=62, softcaps=(None, None))
     spec = dense.with_attention(spec, qk_norm="head")
     window = dense.gguf_window(header)
     pattern = header.integer("attention.sliding_window_pattern", _PATTERN)

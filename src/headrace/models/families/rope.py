@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import Rope
-from headrace.models.families.family import Fields, TensorFacts
+from headrace.models.families.family import MAX_WIDTH, Fields, TensorFacts
 
 Kind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 Scaling = dict[str, float | int | str | tuple[float, ...]]
@@ -42,10 +42,10 @@ def config_rope(
     kind = _KINDS[name]
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
     dim = int(head_dim * share)
-    scaling = _scaling(kind, rope, config, dim, max_position)
-    return Rope(
-        rope.number("rope_theta", config.number("rope_theta", theta)), dim, kind, tuple(sorted(scaling.items()))
-    )
+    base = rope.number("rope_theta", config.number("rope_theta", theta))
+    if base <= 1:
+        raise rope.error("rope_theta", base, "more than 1")
+    return Rope(base, dim, kind, tuple(sorted(_scaling(kind, rope, config, dim, max_position).items())))
 
 
 def _scaling(kind: Kind, rope: Fields, config: Fields, dim: int, max_position: int) -> Scaling:
@@ -54,16 +54,20 @@ def _scaling(kind: Kind, rope: Fields, config: Fields, dim: int, max_position: i
     if kind == "linear":
         return {"factor": rope.number("factor")}
     if kind == "dynamic":
+        if dim <= 2:
+            raise config.error("head_dim", dim, "more than 2 rotary dimensions for dynamic rope")
         return {"factor": rope.number("factor"), "original": max_position}
-    original = rope.number(
-        "original_max_position_embeddings", config.number("original_max_position_embeddings", max_position)
-    )
+    # Beside the rope's own settings, as Phi-3 has it, it wins, as in transformers.
+    name = "original_max_position_embeddings"
+    original = config.number(name, rope.number(name, max_position))
     if kind == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor")
         return {
             **{n: rope.number(n) for n in names},
-            "original_max_position_embeddings": rope.number("original_max_position_embeddings"),
+            "original_max_position_embeddings": original,
         }
+    if original <= 1:
+        raise rope.error("original_max_position_embeddings", original, "more than 1")
     factor = rope.number("factor", max_position / original)
     if kind == "yarn":
         attention = _yarn_attention(factor)
@@ -96,6 +100,8 @@ def _yarn_attention(factor: float, mscale: float = 1.0) -> float:
 def gguf_rope(header: Fields, head_dim: int, facts: TensorFacts) -> Rope:
     """Rope of GGUF metadata and of the tensors that hold its factors."""
     theta = header.number("rope.freq_base", 10000.0)
+    if theta <= 1:
+        raise header.error("rope.freq_base", theta, "more than 1")
     dim = header.integer("rope.dimension_count", head_dim)
     kind: Any = header.get("rope.scaling.type") or "none"
     for factors in (facts.rope_factors, facts.short_rope_factors, facts.long_rope_factors):
@@ -133,5 +139,5 @@ def longest_context(rope: Rope, max_position: int) -> int:
     """Positions that a model may be given: dynamic and yarn reach past what config.json calls its longest."""
     scaling: dict[str, Any] = dict(rope.scaling)
     if rope.kind in ("dynamic", "yarn"):
-        return max(max_position, int(scaling["original"] * scaling["factor"]))
+        return max(max_position, int(min(scaling["original"] * scaling["factor"], MAX_WIDTH)))
     return max_position
