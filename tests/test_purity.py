@@ -16,14 +16,15 @@ HEAVY = (
     "torch",
     "zmq",
     "asyncio",
-    "fastapi",
+    "starlette",
     "uvicorn",
     "tokenizers",
     "socket",
     "headrace._kernels",
     "headrace.worker",
 )
-IMPURE = {"time", "random", "os", "threading", "asyncio", "socket", "subprocess", "multiprocessing", "secrets"}
+IMPURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "os", "pathlib", "random", "secrets", "socket"}
+IMPURE |= {"subprocess", "sys", "threading", "time", "uuid"}
 
 
 def test_core_policy_and_engine_load_nothing_heavy():

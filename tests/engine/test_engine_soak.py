@@ -1,4 +1,5 @@
-"""2,000 mixed requests with random aborts: everything comes back, and what is remembered stays bounded."""
+"""A thousand mixed requests with random aborts on a null device: everything comes back, every token is the one it must
+be, and what is remembered stays bounded. tests/test_soak.py has two thousand on the kernels."""
 
 import gc
 import random
@@ -8,7 +9,7 @@ from tests.engine.engine_driver import capacity, collect, expected, make_engine,
 
 from headrace.core.request import FinishReason
 
-COUNT = 2000
+COUNT = 1000
 STEMS = [[stem, *range(2, 20)] for stem in range(6)]
 
 
@@ -60,9 +61,9 @@ def test_soak(depth):
                 objects[ended] = len(gc.get_objects())
     stats = engine.stats()
     assert ended == sum(stats.finished.values()) == COUNT
-    assert stats.finished["abort"] == aborted > 100
+    assert stats.finished["abort"] == aborted > 50
     assert stats.blocks_used == stats.running == stats.waiting == 0
-    assert stats.preemptions > 20 and stats.cached_tokens > 1000
+    assert stats.preemptions > 20 and stats.cached_tokens > 500
     warm, *later = objects.values()
     assert max(later) < warm + 200, "objects pile up"
 

@@ -153,7 +153,7 @@ async def test_another_model_is_not_found(client: httpx.AsyncClient) -> None:
     assert MODEL in error["message"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(fields={"stream_options": {}})
 @given(fields=st.dictionaries(st.sampled_from([*ChatBody.__struct_fields__, "x"]) | st.text(max_size=4), json_values))
 def test_any_object_is_parsed_or_refused(fields: dict[str, Any]) -> None:
