@@ -18,6 +18,7 @@ import zmq.asyncio
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request
 from headrace.engine.heartbeat import Pulse
+from headrace.engine.output_stream import OutputStream
 from headrace.engine.wire import (
     HEARTBEAT_NAME,
     SOCKET_NAME,
@@ -42,39 +43,6 @@ T = TypeVar("T")
 
 STATS_SECONDS = 10.0
 _WATCH_SECONDS = 0.2
-
-
-class OutputStream:
-    """One request's deltas. What the consumer has not taken yet is kept as one merged delta, so a slow reader holds
-    at most the request's own output."""
-
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
-        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pending: OutputDelta | None = None
-        self._arrived = asyncio.Event()
-        self._ended = False
-
-    def put(self, delta: OutputDelta) -> None:
-        if self._pending is None:
-            self._pending = delta
-            self._arrived.set()
-        else:
-            _merge(self._pending, delta)
-
-    def __aiter__(self) -> OutputStream:
-        return self
-
-    async def __anext__(self) -> OutputDelta:
-        if self._ended:
-            raise StopAsyncIteration
-        await self._arrived.wait()
-        delta = self._pending
-        assert delta is not None
-        self._pending = None
-        self._arrived.clear()
-        self._ended = delta.finish_reason is not None
-        return delta
 
 
 class ProcessClient:
@@ -258,15 +226,3 @@ def _refusal(refused: Refused) -> RequestError:
     if refused.retry_after is not None:
         return OverloadedError(refused.message, retry_after=refused.retry_after, code=refused.code or "overloaded")
     return RequestError(refused.message, param=refused.param, code=refused.code)
-
-
-def _merge(into: OutputDelta, later: OutputDelta) -> None:
-    into.token_ids = into.token_ids + later.token_ids
-    if later.logprobs is not None:
-        into.logprobs = (into.logprobs or []) + later.logprobs
-    if later.prompt_logprobs is not None:
-        into.prompt_logprobs = (into.prompt_logprobs or []) + later.prompt_logprobs
-    into.finish_reason = later.finish_reason
-    into.stop_token = later.stop_token
-    into.cached_tokens = max(into.cached_tokens, later.cached_tokens)
-    into.error = later.error
