@@ -32,18 +32,24 @@ ARCHITECTURES = {
 _PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
 
 
-def write_family_gguf(path: Path, model: transformers.PreTrainedModel) -> None:
-    """Everything in float32."""
+def write_family_gguf(
+    path: Path,
+    model: transformers.PreTrainedModel,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+) -> None:
+    """Matrices in `kind`, save routers; all else in float32."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
     _write_settings(writer, config)
-    kind = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    known = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, values in _tensors(model):
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        writer.add_tensor(stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight", values)
+        stored = stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight"
+        type_ = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or "gate_inp" in stored else kind
+        writer.add_tensor(stored, gguf.quantize(values, type_), raw_dtype=type_)
     for which in ("short", "long"):
         factors = config.rope_parameters.get(f"{which}_factor")
         if factors:
