@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
+from tests.models.test_loader import change_config
 from tests.models_for_tests import make_checkpoint, program_log_probabilities, reference_log_probabilities
 
 from headrace.core.errors import ModelError
@@ -160,6 +162,37 @@ def test_the_reference_agrees_too(tmp_path: Path, name: str) -> None:
 def test_parameters_are_counted(tmp_path: Path, name: str) -> None:
     model = make_checkpoint(tmp_path, **CHECKPOINTS[name])
     assert load_model(tmp_path).spec.num_parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_the_text_part_of_a_model_of_images_is_served(tmp_path: Path) -> None:
+    text = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "sliding_window": 20,
+        "query_pre_attn_scalar": 16,
+        "initializer_range": 0.15,
+    }
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    torch.manual_seed(0)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path)
+    expected = reference_log_probabilities(model, TOKENS)
+    change_config(tmp_path, text_config={**text, "layer_types": None})  # as published: little more than sizes
+    actual = program_log_probabilities(program_of(tmp_path), TOKENS, provider=CpuProgram)
+    assert np.abs(actual - expected).max() <= TOLERANCE
 
 
 def test_every_family_is_tested() -> None:

@@ -144,7 +144,8 @@ class DecoderWeights:
                 where = self.source.describe(part.name)
                 raise ModelError(f"tensor {where} has shape {shape}, the model's settings need {part.shape}")
         for name in sorted(present - used):
-            if not name.endswith(self.names.derivable) and not self._repeats_embedding(spec, name):
+            needless = name.endswith(self.names.derivable) or name.startswith(self.names.unreached)
+            if not needless and not self._repeats_embedding(spec, name):
                 raise ModelError(
                     f"tensor {self.source.describe(name)} is not part of {spec.family} as its settings describe it; "
                     f"ignoring it would change the results, so the model is refused"

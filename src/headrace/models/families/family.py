@@ -50,6 +50,15 @@ class Fields:
             raise self.error(name, value, "a positive number")
         return float(value)
 
+    def section(self, name: str, defaults: Mapping[str, Any]) -> Fields:
+        """The settings of an object, with defaults for those it lacks."""
+        values = self.get(name)
+        if not isinstance(values, dict):
+            raise self.error(name, values, "an object")
+        prefix = f"{self._prefix}{name}."
+        given = {key: value for key, value in values.items() if value is not None}
+        return Fields({f"{prefix}{key}": value for key, value in {**defaults, **given}.items()}, self.path, prefix)
+
     def optional_number(self, name: str) -> float | None:
         """A positive finite number, or None where there is none."""
         return self.number(name) if name in self else None
@@ -90,7 +99,8 @@ class TensorFacts:
 class WeightNames:
     """Where each weight of a decoder lies; {i} is the layer, {e} the expert. Biases end in `.bias` instead of
     `.weight`. qkv and gate_up name what holds those parts in one tensor, None if they are apart. Expert tensors
-    without {e} hold all experts. derivable: name endings of tensors that repeat what other settings say."""
+    without {e} hold all experts. derivable: name endings of tensors that repeat what other settings say. unreached:
+    name beginnings of tensors that text alone never reaches."""
 
     embedding: str
     final_norm: str
@@ -115,6 +125,7 @@ class WeightNames:
     expert_down: str
     qkv: str | None = None
     gate_up: str | None = None
+    unreached: tuple[str, ...] = ()
 
 
 HUB_NAMES = WeightNames(

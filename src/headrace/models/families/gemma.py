@@ -7,7 +7,8 @@ In GGUF files norm weights are stored whole, and the attention scale is known by
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
@@ -16,6 +17,10 @@ from headrace.models.families.family import HUB_NAMES, Fields, TensorFacts
 Caps = tuple[float | None, float | None]
 
 GEMMA_NAMES = replace(HUB_NAMES, mlp_norm="model.layers.{i}.pre_feedforward_layernorm.weight")
+_BESIDE: dict[str, Any] = {
+    field: f"language_model.{name}" for field, name in asdict(GEMMA_NAMES).items() if isinstance(name, str)
+}
+GEMMA_NAMES_BESIDE_IMAGES = replace(GEMMA_NAMES, **_BESIDE, unreached=("vision_tower.", "multi_modal_projector."))
 
 
 def config_spec(family: str, config: Fields, *, theta: float) -> ModelSpec:

@@ -1,5 +1,6 @@
 """Gemma 3, text: five layers with a window and a rope of small base, then one that sees everything with a rope of
-large, sometimes scaled base; norms of each query and key head instead of capped scores.
+large, sometimes scaled base; norms of each query and key head instead of capped scores. Of the checkpoints that see
+images too, the text part is served.
 
 Source: arXiv:2503.19786.
 """
@@ -13,6 +14,19 @@ from headrace.models.families.rope import config_rope
 
 _THETA, _LOCAL_THETA = 1_000_000.0, 10_000.0
 _PATTERN = 6
+_TEXT_DEFAULTS = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+}
+"""What transformers takes for granted where text_config is silent, as it is in the published checkpoints."""
 
 
 def _from_config(config: Fields) -> ModelSpec:
@@ -21,6 +35,10 @@ def _from_config(config: Fields) -> ModelSpec:
     pattern = config.integer("sliding_window_pattern", _PATTERN)
     windows = dense.windows_by_type(config, lambda layer: (layer + 1) % pattern != 0)
     return dense.with_windows(spec, windows, _local_rope(config, spec.layers[0].attention.head_dim))
+
+
+def _text_part(config: Fields) -> ModelSpec:
+    return _from_config(config.section("text_config", _TEXT_DEFAULTS))
 
 
 def _local_rope(config: Fields, head_dim: int) -> Rope:
@@ -48,4 +66,10 @@ GEMMA3 = Family(
     gguf="gemma3",
     from_gguf=_from_gguf,
     hub_names=gemma.GEMMA_NAMES,
+)
+GEMMA3_WITH_IMAGES = Family(
+    name="gemma3",
+    architectures=("Gemma3ForConditionalGeneration",),
+    from_config=_text_part,
+    hub_names=gemma.GEMMA_NAMES_BESIDE_IMAGES,
 )

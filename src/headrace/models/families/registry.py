@@ -9,7 +9,7 @@ from headrace.core.errors import ModelError
 from headrace.models.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from headrace.models.families.family import Family
 from headrace.models.families.gemma2 import GEMMA2
-from headrace.models.families.gemma3 import GEMMA3
+from headrace.models.families.gemma3 import GEMMA3, GEMMA3_WITH_IMAGES
 from headrace.models.families.granite import GRANITE
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.mistral import MISTRAL
@@ -22,7 +22,19 @@ from headrace.models.families.qwen3 import QWEN3
 from headrace.models.families.qwen3_moe import QWEN3_MOE
 from headrace.models.families.smollm3 import SMOLLM3
 
-DENSE: tuple[Family, ...] = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2, GRANITE, SMOLLM3)
+DENSE: tuple[Family, ...] = (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    GEMMA3_WITH_IMAGES,
+    PHI3,
+    OLMO2,
+    GRANITE,
+    SMOLLM3,
+)
 MIXTURES: tuple[Family, ...] = (MIXTRAL, QWEN3_MOE, OLMOE)
 DESCRIBED: tuple[Family, ...] = (DEEPSEEK_V2, DEEPSEEK_V3)
 """Families whose sizes are known but that lowering refuses, naming what is missing."""
