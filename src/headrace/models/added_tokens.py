@@ -21,16 +21,17 @@ class AddedToken:
 
 
 class AddedTokens:
-    """ids: all of them by id. special_ids and special_texts: the special ones, and the id of each by its text."""
+    """by_id: all of them. special_ids, special_texts: the special ones, and the id of each by its text. None may be
+    empty. Where two fit, the longer one counts."""
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
-        longest_first = sorted(tokens, key=lambda token: len(token.content), reverse=True)
-        self.by_id = {token.id: token for token in longest_first}
-        self.special_ids = frozenset(token.id for token in longest_first if token.special)
-        self.special_texts = {token.content: token.id for token in longest_first if token.special}
-        self._all = _Finder(longest_first)
-        self._special = _Finder([token for token in longest_first if token.special])
-        self._ordinary = _Finder([token for token in longest_first if not token.special])
+        given = list(tokens)
+        self.by_id = {token.id: token for token in given}
+        self.special_ids = frozenset(token.id for token in given if token.special)
+        self.special_texts = {token.content: token.id for token in given if token.special}
+        self._all = _Finder(given)
+        self._special = _Finder([token for token in given if token.special])
+        self._ordinary = _Finder([token for token in given if not token.special])
 
     def split(self, text: str, *, special: bool) -> Iterator[str | int]:
         """The ids of tokens found in a text and the texts between them, none empty, in order. Without `special`,
@@ -43,22 +44,36 @@ class AddedTokens:
 
 
 class _Finder:
-    def __init__(self, longest_first: list[AddedToken]) -> None:
-        self._ids = [token.id for token in longest_first]
-        self._pattern = re.compile("|".join(map(_alternative, longest_first)) or r"(?!)")
+    """Looks only where some token's first character stands, and there for the longest token first."""
+
+    def __init__(self, tokens: list[AddedToken]) -> None:
+        self._by_text = {token.content: token for token in tokens}
+        firsts = {text[0] for text in self._by_text}
+        self._lengths = {c: sorted({len(t) for t in self._by_text if t[0] == c}, reverse=True) for c in firsts}
+        self._places = re.compile(f"[{''.join(map(re.escape, sorted(firsts)))}]" if firsts else r"(?!)")
 
     def split(self, text: str) -> Iterator[str | int]:
-        end = 0
-        for match in self._pattern.finditer(text):
-            assert match.lastindex is not None
-            if match.start() > end:
-                yield text[end : match.start()]
-            yield self._ids[match.lastindex - 1]
-            end = match.end()
-        if end < len(text):
-            yield text[end:]
+        done = 0
+        for place in self._places.finditer(text):
+            begin = place.start()
+            token = self._token_at(text, begin) if begin >= done else None
+            if token is None:
+                continue
+            end = begin + len(token.content)
+            while token.lstrip and begin > done and text[begin - 1].isspace():
+                begin -= 1
+            while token.rstrip and end < len(text) and text[end].isspace():
+                end += 1
+            if begin > done:
+                yield text[done:begin]
+            yield token.id
+            done = end
+        if done < len(text):
+            yield text[done:]
 
-
-def _alternative(token: AddedToken) -> str:
-    before = r"(?:(?<!\s)\s++)?" if token.lstrip else ""
-    return before + f"({re.escape(token.content)})" + (r"\s*" if token.rstrip else "")
+    def _token_at(self, text: str, begin: int) -> AddedToken | None:
+        for length in self._lengths[text[begin]]:
+            token = self._by_text.get(text[begin : begin + length])
+            if token is not None:
+                return token
+        return None

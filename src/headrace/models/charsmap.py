@@ -18,6 +18,7 @@ from headrace.core.errors import ModelError
 
 _BYTES = np.arange(1, 256, dtype=np.uint32)
 _MAX_DEPTH = 64
+_MAX_NODES = 1 << 20  # paths may share their ends, so there can be more than units
 
 
 class Charsmap:
@@ -99,7 +100,7 @@ def _sources(units: npt.NDArray[np.uint32], path: Path) -> list[tuple[bytes, int
         seen += len(nodes)
         if not len(nodes):
             return found
-        if seen > len(units):
+        if seen > _MAX_NODES:
             break
     raise ModelError(f"{path}: the precompiled charsmap is torn: its trie does not end")
 

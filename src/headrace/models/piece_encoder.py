@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import models
 
 from headrace.core.errors import ModelError
+from headrace.models.added_tokens import AddedToken, AddedTokens
 from headrace.models.cache import cache_folder, locked, write_whole
 from headrace.models.charsmap import Charsmap
 from headrace.models.pieces import SPACE, Algorithm, Kind, Pieces
@@ -29,10 +30,9 @@ class PieceEncoder:
         self._pieces = pieces
         self._backend = _cached_backend(pieces)
         self._charsmap = Charsmap(pieces.charsmap, pieces.path)
-        names = {_spaced(pieces.names[index]): index for index in pieces.ids_of(Kind.USER_DEFINED)}
-        self._user_defined = names
-        self._find_user_defined = _finder(list(names))
-        self._find_unchanged = _finder([name for name in names if pieces.charsmap])
+        names = {index: pieces.names[index] for index in pieces.ids_of(Kind.USER_DEFINED)}
+        self._user_defined = AddedTokens(AddedToken(i, _spaced(name), special=False) for i, name in names.items())
+        self._kept = AddedTokens(AddedToken(i, name, special=False) for i, name in names.items())
         self._byte_ids = pieces.byte_ids() if pieces.byte_fallback else {}
 
     def encode(self, text: str, *, first: bool) -> list[int]:
@@ -42,14 +42,15 @@ class PieceEncoder:
             return []
         if self._pieces.algorithm is Algorithm.UNIGRAM:
             return self._most_probable(text)
-        parts = self._find_user_defined.split(text)
-        marks = [*(self._user_defined[mark] for mark in parts[1::2]), None]
-        chunks = self._backend.encode_batch_fast(parts[::2], add_special_tokens=False)
+        parts = list(self._user_defined.split(text, special=False))
+        texts = [part for part in parts if isinstance(part, str)]
+        chunks = iter(self._backend.encode_batch_fast(texts, add_special_tokens=False))
         ids: list[int] = []
-        for chunk, mark in zip(chunks, marks, strict=True):
-            ids += chunk.ids
-            if mark is not None:
-                ids.append(mark)
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += next(chunks).ids
         return ids
 
     def _most_probable(self, text: str) -> list[int]:
@@ -67,8 +68,8 @@ class PieceEncoder:
 
     def _normalized(self, text: str, first: bool) -> str:
         if self._pieces.charsmap:
-            parts = self._find_unchanged.split(text)
-            text = "".join(part if i % 2 else self._charsmap(part) for i, part in enumerate(parts))
+            parts = self._kept.split(text, special=False)
+            text = "".join(self._pieces.names[p] if isinstance(p, int) else self._charsmap(p) for p in parts)
         if self._pieces.collapse_spaces:
             text = re.sub(" {2,}", " ", text.strip(" "))
         if text and first and self._pieces.dummy_prefix:
@@ -78,15 +79,6 @@ class PieceEncoder:
 
 def _spaced(text: str) -> str:
     return text.replace(" ", SPACE)
-
-
-def _finder(names: list[str]) -> re.Pattern[str]:
-    """Splits a text into what lies between these names (even places) and the names (odd places), longest first."""
-    if not names:
-        return re.compile("((?!))")
-    firsts = "".join(sorted({re.escape(name[0]) for name in names}))
-    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.compile(f"((?=[{firsts}])(?:{longest_first}))")
 
 
 def _cached_backend(pieces: Pieces) -> tokenizers.Tokenizer:

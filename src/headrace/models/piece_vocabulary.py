@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from headrace.core.errors import ModelError
 from headrace.models.added_tokens import AddedToken, AddedTokens
 from headrace.models.piece_encoder import PieceEncoder
-from headrace.models.pieces import Kind, Pieces
+from headrace.models.pieces import Algorithm, Kind, Pieces
+from headrace.models.sentencepiece_model import read_sentencepiece
+
+
+def load_sentencepiece(path: Path, settings: Mapping[str, Any]) -> PieceVocabulary:
+    """A tokenizer.model. settings: what tokenizer_config.json says beside it. Raises ModelError."""
+    model = read_sentencepiece(path)
+    usual = model.pieces.algorithm is Algorithm.BPE
+    ends = (("add_bos_token", usual, model.bos_id), ("add_eos_token", False, model.eos_id))
+    begin, end = ([index] if settings.get(name, given) and index >= 0 else [] for name, given, index in ends)
+    added = _added_tokens(settings.get("added_tokens_decoder") or {}, path)
+    every = settings.get("legacy") is not False
+    return PieceVocabulary(model.pieces, added=added, begin=begin, end=end, prefix_every=every)
+
+
+def _added_tokens(given: Any, path: Path) -> list[AddedToken]:
+    """`added_tokens_decoder` of tokenizer_config.json: settings of a token by its id."""
+    added = []
+    for key, token in given.items() if isinstance(given, Mapping) else ():
+        content = token.get("content") if isinstance(token, Mapping) else None
+        if not key.isdecimal() or int(key) >= 1 << 31 or not isinstance(content, str) or not content:
+            raise ModelError(f"{path}: added_tokens_decoder: {key!r} is no token: {token!r:.100}")
+        if token.get("single_word"):
+            raise ModelError(f"{path}: added token {content!r} with single_word is not supported")
+        special, left, right = (bool(token.get(name)) for name in ("special", "lstrip", "rstrip"))
+        added.append(AddedToken(int(key), content, special, left, right))
+    return added
 
 
 class PieceVocabulary:

@@ -13,10 +13,12 @@ from headrace.models.chat_template import ChatTemplate
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.gguf_tokenizer import load_vocabulary, token_id
 from headrace.models.json_vocabulary import JsonVocabulary
+from headrace.models.piece_vocabulary import load_sentencepiece
 from headrace.models.settings_file import read_json
-from headrace.models.tokenizer import Tokenizer
+from headrace.models.tokenizer import Tokenizer, Vocabulary
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_PIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -48,13 +50,11 @@ def _from_gguf(path: Path) -> TextModel:
 
 
 def _from_folder(path: Path) -> TextModel:
-    if not (path / "tokenizer.json").is_file():
-        raise ModelError(f"{path}: it has no tokenizer.json; other kinds of tokenizer files are not supported")
     settings = _optional_json(path / "tokenizer_config.json")
     generation = _optional_json(path / "generation_config.json")
     config = _optional_json(path / "config.json")
     special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(settings.get(name))) is not None}
-    tokenizer = Tokenizer(JsonVocabulary(path / "tokenizer.json"))
+    tokenizer = Tokenizer(_vocabulary(path, settings))
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     end_ids = _ids(ends, path, tokenizer.vocab_size)
     named = tokenizer.id_of(special.get("eos_token", ""))
@@ -63,6 +63,15 @@ def _from_folder(path: Path) -> TextModel:
     source = _template_source(path, settings)
     template = None if source is None else ChatTemplate(source, tokenizer, special_tokens=special)
     return TextModel(tokenizer, template, _sampling_defaults(generation, path))
+
+
+def _vocabulary(path: Path, settings: dict[str, Any]) -> Vocabulary:
+    if (path / "tokenizer.json").is_file():
+        return JsonVocabulary(path / "tokenizer.json")
+    for name in _PIECE_FILES:
+        if (path / name).is_file():
+            return load_sentencepiece(path / name, settings)
+    raise ModelError(f"{path}: it has no tokenizer.json and no {', '.join(_PIECE_FILES)}")
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
