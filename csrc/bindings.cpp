@@ -28,5 +28,6 @@ NB_MODULE(_kernels, m) {
 
   bind_weights(m);
   bind_sampling(m);
+  bind_ceilings(m);
   bind_program(m);
 }

@@ -24,5 +24,8 @@ void attention_run(const KVView& kv, const AttentionShape& shape, const Entry& e
                    const float* q, ptrdiff_t q_stride, float* partial, void* scratch);
 void attention_merge(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
 void sample_row(const SamplingRows& rows, int row, const SamplingScratch& scratch);
+int64_t ceiling_int8(int64_t rounds);
+int64_t ceiling_float(int64_t rounds);
+void ceiling_read(const float* p, ptrdiff_t count);
 
 }  // namespace headrace::HEADRACE_ISA

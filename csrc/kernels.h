@@ -125,6 +125,11 @@ struct KernelTable {
   void (*attention_merge)(int v_dim, const float* partials, ptrdiff_t run_stride, int runs, float* out, void* scratch);
   // Sample or score one logit row.
   void (*sample_row)(const SamplingRows& rows, int row, const SamplingScratch& scratch);
+
+  // Work that only the processor limits: operations done in so many rounds; floats read.
+  int64_t (*ceiling_int8)(int64_t rounds);
+  int64_t (*ceiling_float)(int64_t rounds);
+  void (*ceiling_read)(const float* p, ptrdiff_t count);
 };
 
 }  // namespace headrace

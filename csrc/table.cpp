@@ -23,6 +23,9 @@ const KernelTable& kernel_table() {
       attention_run,
       attention_merge,
       sample_row,
+      ceiling_int8,
+      ceiling_float,
+      ceiling_read,
   };
   return table;
 }

@@ -18,6 +18,7 @@ from headrace.bench.latency import measure_latency
 from headrace.bench.startup import measure_startup
 from headrace.bench.throughput import measure_throughput
 from headrace.bench.workload import Shape
+from headrace.commands.bench_ops import ops
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
@@ -43,7 +44,10 @@ def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..
 
 @click.group()
 def bench() -> None:
-    """Measure throughput, latency or start-up."""
+    """Measure throughput, latency, start-up or single ops."""
+
+
+bench.add_command(ops)
 
 
 @bench.command()

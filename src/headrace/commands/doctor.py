@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import sys
 from pathlib import Path
@@ -16,15 +17,20 @@ from headrace.core.errors import HeadraceError
 from headrace.launch import BuiltEngine, build_engine
 from headrace.models.sources import locate_model
 from headrace.ops.cpu import available_isas
+from headrace.ops.cpu_ceilings import measure_ceilings
 from headrace.worker.machine import available_memory, this_machine
 
 
 @click.command()
+@click.option("--measure", is_flag=True, help="Also measure what the machine does at best; takes a second.")
 @json_option
 @takes_config()
-def doctor(json_file: Path | None, config: Config) -> int:
+def doctor(measure: bool, json_file: Path | None, config: Config) -> int:
     """Show this machine, and MODEL's engine on it: kernels, threads, and where the memory goes."""
     report: dict[str, Any] = {"machine": _machine()}
+    if measure:
+        threads = this_machine().threads if config.threads is None else config.threads
+        report["ceilings"] = dataclasses.asdict(measure_ceilings(threads, config.isa))
     try:
         built = build_engine(locate_model(config))
     except HeadraceError as error:

@@ -1,0 +1,56 @@
+"""What this processor does at best, measured: the rates that kernels are held against (csrc/ceilings.cpp)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import headrace._kernels as _kernels
+from headrace.core.errors import ConfigError
+
+READ_BYTES = 128 << 20
+"""More than caches hold, so that reading it is reading memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates of all threads together: int8 operations of dot products (a multiplication and an addition are two),
+    float32 operations of fused multiply-adds, bytes read from memory."""
+
+    threads: int
+    int8_per_s: float
+    float32_per_s: float
+    read_bytes_per_s: float
+
+
+def measure_ceilings(
+    threads: int, isa: str = "auto", *, rounds: int = 1_000_000, read_bytes: int = READ_BYTES, tries: int = 7
+) -> Ceilings:
+    """The best of some tries, each a few milliseconds long: what other programs take away is not this machine's
+    limit. ConfigError for threads or isa that cannot be had."""
+    if threads < 1:
+        raise ConfigError(f"threads must be at least 1, got {threads}", field="threads")
+    try:
+        kernels = _kernels.Kernels(isa)
+    except ValueError as error:
+        raise ConfigError(str(error), field="isa") from None
+    pool = _kernels.ThreadPool(threads)
+    array = np.ones(read_bytes // 4, np.float32)
+    return Ceilings(
+        threads,
+        int8_per_s=_best(lambda: _kernels.ceiling_int8(kernels, pool, rounds), tries),
+        float32_per_s=_best(lambda: _kernels.ceiling_float(kernels, pool, rounds), tries),
+        read_bytes_per_s=_best(lambda: _kernels.ceiling_read(kernels, pool, array), tries),
+    )
+
+
+def _best(work: Callable[[], int], tries: int) -> float:
+    best = 0.0
+    for _ in range(tries):
+        begin = time.perf_counter()
+        done = work()
+        best = max(best, done / (time.perf_counter() - begin))
+    return best
