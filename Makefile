@@ -3,6 +3,7 @@
 # make check    lint, format, types, import rules, line budget
 # make bench    measure throughput, latency and start-up on this machine
 # make kernels  build the kernels into src/headrace, for work on the sources
+# make sanitize run the kernel tests under sanitizers: SANITIZE=address,undefined or thread
 # make clean    remove what these made
 #
 # PYTHON=  an interpreter of version 3.11 or later   MODEL=, PORT=, ARGS=  what `make serve` and `make bench` use
@@ -13,6 +14,7 @@ MODEL ?=
 PORT ?= 8000
 ARGS ?=
 TESTS ?=
+SANITIZE ?= address,undefined
 BIN = $(VENV)/bin
 
 CANDIDATES = python3 python3.14 python3.13 python3.12 python3.11
@@ -26,7 +28,7 @@ RECIPE := pyproject.toml $(wildcard CMakeLists.txt)
 NEEDS = import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
     print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")
 
-.PHONY: serve test check kernels bench clean
+.PHONY: serve test check kernels bench sanitize clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -53,6 +55,21 @@ kernels: $(VENV)/.build-tools
 	    -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -DPython_EXECUTABLE="$(abspath $(BIN))/python"
 	@$(BIN)/cmake --build build/dev
 	@$(BIN)/cmake --install build/dev --prefix src
+
+# A copy of the sources with a module of its own, so that neither the installed nor the in-place one is touched. The
+# runtime has to be there before the interpreter, which is not built with it and never frees all it takes.
+SANITIZED = build/sanitize-$(SANITIZE)
+SANITIZER = $(shell $${CXX:-c++} -print-file-name=lib$(if $(findstring thread,$(SANITIZE)),tsan,asan).so)
+KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_sampling.py
+
+sanitize: $(VENV)/.build-tools $(VENV)/.test
+	@$(BIN)/cmake -S . -B "$(SANITIZED)" -G Ninja -DHEADRACE_SANITIZE="$(SANITIZE)" \
+	    -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -DPython_EXECUTABLE="$(abspath $(BIN))/python"
+	@$(BIN)/cmake --build "$(SANITIZED)"
+	@rm -rf "$(SANITIZED)/src" && cp -R src "$(SANITIZED)/src" && rm -f "$(SANITIZED)"/src/headrace/*.so
+	@$(BIN)/cmake --install "$(SANITIZED)" --prefix "$(SANITIZED)/src"
+	@LD_PRELOAD="$(SANITIZER)" ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$(SANITIZED)/src" \
+	    $(BIN)/python -m pytest -p no:cacheprovider $(KERNEL_TESTS)
 
 clean:
 	rm -rf $(VENV) build dist src/headrace/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
