@@ -149,6 +149,17 @@ def test_a_checkpoint_gives_the_log_probabilities_of_transformers(tmp_path: Path
     expected = reference_log_probabilities(model, TOKENS)
     actual = program_log_probabilities(program_of(tmp_path), TOKENS, chunk=31, provider=CpuProgram)
     assert np.abs(actual - expected).max() <= TOLERANCE
+    assert load_model(tmp_path).spec.num_parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen3", "gemma2", "gemma3", "phi3, long", "olmo2", "granite", "smollm3"])
+def test_attention_of_the_test_models_has_peaks(tmp_path: Path, name: str) -> None:
+    """Flat attention would hide a wrong rope, norm or mask: the test above rests on this."""
+    model = make_checkpoint(tmp_path, **CHECKPOINTS[name], attn_implementation="eager")
+    with torch.no_grad():
+        attention = model(torch.from_numpy(TOKENS.astype(np.int64))[None], output_attentions=True).attentions
+    peaks = torch.cat([layer[0, :, POSITIONS // 2 :].max(-1).values.flatten() for layer in attention])
+    assert peaks.median() > 10 / POSITIONS
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gemma3", "olmo2", "mixtral", "olmoe"])
@@ -156,12 +167,6 @@ def test_the_reference_agrees_too(tmp_path: Path, name: str) -> None:
     model = make_checkpoint(tmp_path, **CHECKPOINTS[name])
     expected = reference_log_probabilities(model, TOKENS)
     assert np.abs(program_log_probabilities(program_of(tmp_path), TOKENS) - expected).max() <= TOLERANCE
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_parameters_are_counted(tmp_path: Path, name: str) -> None:
-    model = make_checkpoint(tmp_path, **CHECKPOINTS[name])
-    assert load_model(tmp_path).spec.num_parameters == sum(p.numel() for p in model.parameters())
 
 
 def test_the_text_part_of_a_model_of_images_is_served(tmp_path: Path) -> None:
@@ -236,6 +241,13 @@ def test_latent_attention_is_described_and_refused_by_name(
     assert spec.num_parameters == sum(p.numel() for p in model.parameters())
     assert [(g.kind, g.k_dim) for g in spec.kv_groups] == [("latent", 40)]
     with pytest.raises(ModelError, match=f"layer 0 needs {lacks} no op provides"):
+        program_of(tmp_path)
+
+
+def test_more_experts_than_tensors_are_refused_before_they_are_listed(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, **CHECKPOINTS["olmoe"])
+    change_config(tmp_path, num_experts=4096, num_local_experts=4096, num_hidden_layers=4096)
+    with pytest.raises(ModelError, match="olmoe needs one for each of 16777216 experts, but there are 45 tensors"):
         program_of(tmp_path)
 
 

@@ -104,7 +104,9 @@ class DecoderWeights:
         matrices = self.matrices(spec)
         for i, layer in enumerate(spec.layers):
             norms = self._norms(layer, spec.hidden)
-            out.update({f"layer{i}.{name}": [Part(n_.format(i=i), (w,))] for name, (n_, w) in norms.items()})
+            out.update(
+                {f"layer{i}.{name}": [Part(stored.format(i=i), (size,))] for name, (stored, size) in norms.items()}
+            )
             biased = {
                 "qkv": layer.attention.qkv_bias,
                 "o": layer.attention.out_bias,
@@ -135,6 +137,12 @@ class DecoderWeights:
     def check(self, spec: ModelSpec) -> None:
         """Raise ModelError, naming tensor and file, if one is missing, misshapen or would be left unused."""
         present, used = set(self.source.names()), set()
+        experts = sum(layer.mlp.experts for layer in spec.layers)
+        if "{e}" in self.names.expert_gate and experts > len(present):  # before a name is made for each
+            raise ModelError(
+                f"tensor {self.source.describe(self.names.expert_gate)}: {spec.family} needs one for each of {experts} "
+                f"experts, but there are {len(present)} tensors in all"
+            )
         for part in self._parts(spec):
             used.add(part.name)
             if part.name not in present:

@@ -1,7 +1,8 @@
 """What Gemma 2 and 3 share: norms around each branch, norm weights stored less one, embeddings scaled by the root of
 their width, attention scaled by a setting of its own, softcaps, and layers that alternate between a window and all.
 
-In GGUF files norm weights are stored whole, and the attention scale is known by the size of the model.
+In GGUF files norm weights are stored whole, and the attention scale is known by the size of the model. The root is not
+rounded to bfloat16, as transformers does when it computes in that type.
 """
 
 from __future__ import annotations

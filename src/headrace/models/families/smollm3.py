@@ -29,7 +29,7 @@ def _has_rope(config: Fields, layers: int) -> tuple[bool, ...]:
         return tuple((i + 1) % interval != 0 for i in range(layers))
     if not isinstance(given, list) or len(given) != layers or not {*map(repr, given)} <= {"0", "1"}:
         raise config.error("no_rope_layers", given, f"a list of {layers} of 0, 1")
-    return tuple(given_ == 1 for given_ in given)
+    return tuple(value == 1 for value in given)
 
 
 def _from_config(config: Fields) -> ModelSpec:
