@@ -204,6 +204,8 @@ async def test_messages_reach_the_template_with_parts_joined(client: httpx.Async
         ([], "at least one"),
         ("hi", "messages"),
         ([None], "messages[0]"),
+        ([{"role": "user", "content": "hi"}] * 50_000, "messages"),
+        ([{"role": "user", "content": ["x" * 5000] * 50}], "messages[0].content[0]"),
         (["hi"], "messages[0]"),
         ([{"content": "hi"}], "messages[0].role"),
         ([{"role": "wizard", "content": "hi"}], "system, developer, user, assistant"),
@@ -270,6 +272,9 @@ async def test_both_limits_must_agree(client: httpx.AsyncClient, engine: FakeEng
         refusal(await client.post(CHAT, json=user("hi", max_tokens=3, max_completion_tokens=4)))["param"]
         == "max_tokens"
     )
+    error = refusal(await client.post(CHAT, json=user("hi", max_completion_tokens=-1)))
+    assert error["param"] == "max_completion_tokens"
+    assert error["message"].startswith("max_completion_tokens must be")
     answer = (await client.post(CHAT, json=user("hi", max_completion_tokens=4))).json()
     assert answer["usage"]["completion_tokens"] == 4
 

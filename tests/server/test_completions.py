@@ -255,6 +255,13 @@ async def test_bad_prompts_are_refused_and_the_next_works(
     assert (await client.post(COMPLETIONS, json={"prompt": "ok"})).status_code == 200
 
 
+async def test_one_request_asks_for_a_bounded_number_of_answers(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    error = refusal(await client.post(COMPLETIONS, json={"prompt": ["a"] * 103, "n": 10, "max_tokens": 1}))
+    assert error["param"] == "n"
+    assert "at most 1024" in error["message"]
+    assert engine.added == []
+
+
 @given(
     tokens=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=40),
     per_delta=st.integers(1, 9),

@@ -60,6 +60,8 @@ json_values = st.recursive(
         ("stop", [""]),
         ("stop", [1]),
         ("stop", ["a"] * 65),
+        ("stop", ["a" * 3000, "", "b" * 3000]),
+        ("stop", ["a", "b" * 4097]),
         ("stop", {"a": 1}),
         ("stop_token_ids", [VOCAB]),
         ("stop_token_ids", [-1]),
@@ -108,6 +110,7 @@ async def test_bad_fields_are_refused_by_name_with_streams_untouched(
         assert error["type"] == "invalid_request_error"
         assert error["param"] == field
         assert field in error["message"]
+        assert len(error["message"]) < 1000
         if field == "stream_options":
             break
     assert engine.added == []

@@ -15,6 +15,21 @@ shown to anyone; the others are for the operator.
 
 from __future__ import annotations
 
+import reprlib
+from typing import Any
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 80
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 4
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: brief, however large it is."""
+    try:
+        return _BRIEF.repr(value)
+    except ValueError:  # Python writes no integer of thousands of digits
+        return f"a too large {type(value).__name__}"
+
 
 class HeadraceError(Exception):
     """Root of every error that Headrace raises on purpose."""

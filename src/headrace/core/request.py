@@ -14,12 +14,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.errors import RequestError
+from headrace.core.errors import RequestError, shown
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_CHOICES = 128
+MAX_STOP_CHARACTERS = 4096
 SEED_LIMIT = 2**63
+_MOST = 2**63 - 1
 
 
 class FinishReason(enum.StrEnum):
@@ -50,17 +52,26 @@ MOVES: dict[RequestState, frozenset[RequestState]] = {
 
 def _number(name: str, value: Any, low: float, high: float, allowed: str, *, low_open: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"{name} must be a number {allowed}, got {value!r}", param=name)
+        raise RequestError(f"{name} must be a number {allowed}, got {shown(value)}", param=name)
     inside = (low < value if low_open else low <= value) and value <= high
     if not inside or not math.isfinite(value):
-        raise RequestError(f"{name} must be {allowed}, got {value}", param=name)
+        raise RequestError(f"{name} must be {allowed}, got {shown(value)}", param=name)
 
 
 def _integer(name: str, value: Any, low: int, high: int | None, allowed: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer {allowed}, got {value!r}", param=name)
+        raise RequestError(f"{name} must be an integer {allowed}, got {shown(value)}", param=name)
     if value < low or (high is not None and value > high):
-        raise RequestError(f"{name} must be {allowed}, got {value}", param=name)
+        raise RequestError(f"{name} must be {allowed}, got {shown(value)}", param=name)
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    """None, as other engines' callers write it, is none."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise RequestError(f"{name} must be a list, got {shown(value)}", param=name)
+    return tuple(value)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +115,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _integer("seed", self.seed, -SEED_LIMIT, SEED_LIMIT - 1, "a 64-bit integer")
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 0, None, "0 or more")
-        _integer("min_tokens", self.min_tokens, 0, None, "0 or more")
+            # The context cuts it much shorter; no larger integer crosses a process border.
+            msgspec.structs.force_setattr(self, "max_tokens", min(self.max_tokens, _MOST))
+        _integer("min_tokens", self.min_tokens, 0, _MOST, f"from 0 to {_MOST}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) must be at most max_tokens ({self.max_tokens})", param="min_tokens"
@@ -112,19 +125,34 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
                 _integer(name, value, 0, MAX_LOGPROBS, f"from 0 to {MAX_LOGPROBS}")
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, got {shown(getattr(self, name))}", param=name)
         self._check_stops()
         self._check_bias()
 
     def _check_stops(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
         if len(stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in stop):
-            raise RequestError(f"stop must be at most {MAX_STOP_STRINGS} non-empty strings, got {stop!r}", param="stop")
+            raise RequestError(
+                f"stop must be at most {MAX_STOP_STRINGS} non-empty strings, got {len(stop)}: {shown(stop)}",
+                param="stop",
+            )
+        if longest := max((len(s) for s in stop if len(s) > MAX_STOP_CHARACTERS), default=0):
+            raise RequestError(
+                f"stop must be strings of at most {MAX_STOP_CHARACTERS} characters, got one of {longest}", param="stop"
+            )
         msgspec.structs.force_setattr(self, "stop", stop)
-        for token in self.stop_token_ids:
+        stop_token_ids = _listed("stop_token_ids", self.stop_token_ids)
+        for token in stop_token_ids:
             _integer("stop_token_ids", token, 0, None, "made of token ids of 0 or more")
-        msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids))
+        msgspec.structs.force_setattr(self, "stop_token_ids", stop_token_ids)
 
     def _check_bias(self) -> None:
+        if not isinstance(self.logit_bias, dict | None):
+            raise RequestError(
+                f"logit_bias must map token ids to numbers, got {shown(self.logit_bias)}", param="logit_bias"
+            )
         for token, bias in (self.logit_bias or {}).items():
             _integer("logit_bias", token, 0, None, "keyed by token ids of 0 or more")
             _number("logit_bias", bias, -100, 100, "from -100 to 100")

@@ -7,6 +7,7 @@ request once `stopped` is set.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from headrace.core.request import FinishReason, OutputDelta, SamplingParams, TokenLogprobs
@@ -70,8 +71,10 @@ class StopStrings:
         return None
 
 
-def _failure_table(string: str) -> list[int]:
-    """table[i]: length of the longest proper prefix of string that is also an end of string[: i + 1]."""
+@lru_cache(maxsize=256)
+def _failure_table(string: str) -> tuple[int, ...]:
+    """table[i]: length of the longest proper prefix of string that is also an end of string[: i + 1]. Remembered,
+    since all choices of a request have the same strings."""
     table = [0] * len(string)
     state = 0
     for i in range(1, len(string)):
@@ -79,7 +82,7 @@ def _failure_table(string: str) -> list[int]:
             state = table[state - 1]
         state += string[state] == string[i]
         table[i] = state
-    return table
+    return tuple(table)
 
 
 class TextStream:

@@ -61,7 +61,7 @@ def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
         raise RequestError(
             "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
         )
-    messages = check_messages(body.messages)
+    messages = check_messages(body.messages, most=service.limits.max_model_len)
     service.check_prompt_bytes(sum(len(m["content"].encode()) for m in messages), "messages")
     continued = body.continue_final_message is True
     prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
@@ -104,12 +104,18 @@ def _params(service: Service, body: ChatBody) -> SamplingParams:
             raise RequestError(
                 f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {body.top_logprobs}", param="top_logprobs"
             )
-    return sampling_params(
-        body,
-        service.settings.sampling_defaults,
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+    try:
+        return sampling_params(
+            body,
+            service.settings.sampling_defaults,
+            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        )
+    except RequestError as error:
+        if error.param == "max_tokens" and body.max_tokens is None:
+            spelled = "max_completion_tokens"
+            raise RequestError(error.message.replace("max_tokens", spelled), param=spelled) from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)

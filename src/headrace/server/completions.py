@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from headrace.core.errors import RequestError
 from headrace.engine.completion import Choice, build_requests
 from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
@@ -58,6 +59,12 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
         prompt_logprobs=body.logprobs if body.echo else None,
     )
     prompts = read_prompts(service, body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    if len(prompts) * params.n > service.settings.max_sequences:
+        raise RequestError(
+            f"n ({params.n}) times the number of prompts ({len(prompts)}) may be at most "
+            f"{service.settings.max_sequences}: ask for fewer choices, or send several requests",
+            param="n",
+        )
     sequences: list[Sequence] = []
     for number, prompt in enumerate(prompts):
         requests = build_requests(

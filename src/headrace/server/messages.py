@@ -7,18 +7,24 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from headrace.core.errors import RequestError
+from headrace.core.errors import RequestError, shown
 
 ROLES = ("system", "developer", "user", "assistant")
 _NOT_YET = ("tool", "function")
 _KNOWN = ("role", "content", "name", "refusal", "annotations")
 
 
-def check_messages(messages: list[Any] | None) -> list[dict[str, Any]]:
+def check_messages(messages: list[Any] | None, *, most: int) -> list[dict[str, Any]]:
     """Messages for the template: role, content (a string) and name where given. `developer` is the newer name of
-    `system`. Raises RequestError naming the message and field."""
+    `system`. most: how many the context can hold, a token each. Raises RequestError naming the message and field."""
     if not messages:
         raise RequestError("messages must have at least one message", param="messages")
+    if len(messages) > most:
+        raise RequestError(
+            f"messages has {len(messages)} messages, but this model's context is {most} tokens: send fewer",
+            param="messages",
+            code="context_length_exceeded",
+        )
     return [_check_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
 
 
@@ -75,5 +81,5 @@ def _unknown(where: str, name: str) -> RequestError:
 
 
 def _wrong(where: str, must: str, value: Any) -> RequestError:
-    shown = "null" if value is None else repr(value)
-    return RequestError(f"{where} {must}, got {shown[:80]}", param=where)
+    given = "null" if value is None else shown(value)
+    return RequestError(f"{where} {must}, got {given}", param=where)

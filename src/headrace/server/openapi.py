@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS, SEED_LIMIT
+from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SEED_LIMIT
 from headrace.server.errors import ErrorBody
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
 from headrace.server.messages import ROLES
@@ -73,11 +73,12 @@ _RANGES: dict[str, dict[str, Any]] = {
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "cache_salt": {"minLength": 1},
 }
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _FORMS: dict[str, dict[str, Any]] = {
     "stop": {
         "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MAX_STOP_STRINGS},
+            _STOP,
+            {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS},
             {"type": "null"},
         ]
     },

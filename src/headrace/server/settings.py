@@ -11,10 +11,10 @@ from dataclasses import dataclass
 class ServerSettings:
     """model_name: the model's name in the API. eos_ids: tokens that end a sequence. sampling_defaults: values for
     sampling fields a client leaves out (the model's generation_config.json), by field name. created: unix seconds.
-    max_prompts: prompts that one completions request may carry. offload_bytes: from this size on a body is
-    parsed and tokenized off the event loop. large_body_bytes: from this size on only `large_bodies` bodies are held at
-    once, the others wait unread. body_timeout:
-    seconds a client may take to send a body. stall_timeout: seconds a reader may leave a stream unread.
+    max_prompts: prompts that one completions request may carry. max_sequences: its prompts times its choices.
+    offload_bytes: from this size on a body is parsed and tokenized off the event loop. large_body_bytes: from this size
+    on only `large_bodies` bodies are held at once, the others wait unread. body_timeout: seconds a client may take to
+    send a body. stall_timeout: seconds a reader may leave a stream unread.
     """
 
     model_name: str
@@ -26,6 +26,7 @@ class ServerSettings:
     seed: int = 0
     max_body_bytes: int = 32 * 2**20
     max_prompts: int = 1024
+    max_sequences: int = 1024
     offload_bytes: int = 16 * 2**10
     large_body_bytes: int = 2**20
     large_bodies: int = 4
