@@ -8,13 +8,13 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from headrace.core.config import Config
 from headrace.core.errors import EngineError, RequestError
-from headrace.core.request import FinishReason, OutputDelta, Request, SamplingParams
+from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.request import TokenLogprobs as Scored
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
 from headrace.engine.drive import drive
@@ -102,11 +102,6 @@ class LLM:
         ]
         return self._run(pairs, self._params(sampling_params, len(pairs)), progress)
 
-    def _drive(self, requests: Iterable[Request]) -> Iterator[list[OutputDelta]]:
-        """Run ready-made requests to their end, handing over each step's deltas as soon as it is done. If the caller
-        stops early, what is left is aborted."""
-        return drive(self._engine, list(requests), time.monotonic)
-
     def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """(text, token ids) of a prompt."""
         if isinstance(prompt, str):
@@ -146,10 +141,11 @@ class LLM:
             build_requests(name, ids, one, self._limits, self._seeds)
             for name, (_, ids), one in zip(names, prompts, params, strict=True)
         ]
-        choices = {request.request_id: self._choice(request) for group in groups for request in group}
+        requests = [request for group in groups for request in group]
+        choices = {request.request_id: self._choice(request) for request in requests}
         left = {name: len(group) for name, group in zip(names, groups, strict=True)}
         finished = 0
-        for deltas in self._drive(request for group in groups for request in group):
+        for deltas in drive(self._engine, requests, time.monotonic):
             for delta in deltas:
                 choice = choices[delta.request_id]
                 if choice.finished:

@@ -123,7 +123,7 @@ def test_a_bad_settings_file_is_refused(tmp_path, name, text, says):
             "threads": st.integers(1, 64),
             "enable_prefix_caching": st.booleans(),
             "shutdown_timeout": st.floats(0, 1e6),
-            "served_model_name": st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8),
+            "served_model_name": st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8),
         },
     )
 )

@@ -56,7 +56,11 @@ class Config:
             _at_least("max_model_len", self.max_model_len, 1)
         for name in ("max_num_seqs", "max_num_batched_tokens", "pipeline_depth", "max_body_bytes"):
             _at_least(name, getattr(self, name), 1)
-        _at_least("max_queued_requests", self.max_queued_requests, 0)
+        for name in ("max_queued_requests", "shutdown_timeout"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("host", "api_key", "served_model_name"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} must not be empty: leave it out instead", field=name)
         for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
@@ -126,8 +130,8 @@ def _typed(field: dataclasses.Field[Any], value: Any) -> Any:
     raise ConfigError(f"{field.name} must be {expected}, got {value!r}", field=field.name)
 
 
-def _at_least(name: str, value: int, low: int) -> None:
-    if value < low:
+def _at_least(name: str, value: float, low: int) -> None:
+    if not value >= low:  # NaN is not
         raise ConfigError(f"{name} must be at least {low}, got {value}", field=name)
 
 
