@@ -7,6 +7,7 @@ import tokenizers
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.chat_templates import FAMILIES
 from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
 
 from headrace.core.errors import ModelError, RequestError
@@ -169,7 +170,9 @@ def test_messages_that_cannot_be_served_are_refused_by_name(
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("source", ["{% for %}", "{{ 1 +", "{% include 'x' %}{{ }"])
+@pytest.mark.parametrize(
+    "source", ["{{ 'x' | center(10**9) }}", "{{ lipsum | xmlattr }}", "{% for %}", "{{ 1 +", "{% include 'x' %}{{ }"]
+)
 def test_a_template_that_does_not_parse_is_the_models_fault(tokenizer: Tokenizer, source: str) -> None:
     with pytest.raises(ModelError, match="does not parse"):
         template_of(tokenizer, source)
@@ -178,6 +181,35 @@ def test_a_template_that_does_not_parse_is_the_models_fault(tokenizer: Tokenizer
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("{{ 'x' * 10**9 }}", "makes too much text"),
+        ("{{ 10**999 }}", "power over 64"),
+        ("{{ '%99999999d' % 1 }}", "width over 999"),
+        ("{{ '{:>99999999}'.format(1) }}", "width over 999"),
+        ("{{ '{:{}}'.format(1, 10**9) }}", "width over 999"),
+        ("{{ 'x'.ljust(10**9) }}", "ljust\\(\\) is not allowed"),
+        ("{{ 'x' | indent(10**9) }}", "indents by more than"),
+        ("{{ {'a': 1} | tojson(indent=10**9) }}", "indents by more than"),
+        ("{{ ([0] * 10**9) | length }}", "makes too much text"),
+        (
+            "{% set a = namespace(x='xx') %}{% for i in range(99) %}{% set a.x = a.x ~ a.x %}{% endfor %}",
+            "too much text",
+        ),
+        (
+            "{% set a = namespace(x='xx') %}{% for i in range(99) %}{% set a.x = a.x + a.x %}{% endfor %}",
+            "too much text",
+        ),
+        (
+            "{% set a = namespace(x='xx') %}{% for i in range(99) %}{% set a.x = a.x.replace('x', 'xx') %}{% endfor %}",
+            "too",
+        ),
+        ("{% set a = namespace(x=7) %}{% for i in range(99) %}{% set a.x = a.x * a.x %}{% endfor %}", "large a number"),
+        ("{% set s = 'x' * 99999 %}{% for i in range(99999) %}{% set t = s[1:] %}{% endfor %}", "too much text"),
+        ("{% set s = 'x' * 99999 %}{{ range(99999) | map('replace', '1', s) | list | length }}", "too much text"),
+        ("{% set s = 'x' * 9999 %}{{ (range(9999) | list).__len__() }}", "unsafe|undefined"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "runs too long"),
+        ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", "runs too long"),
+        ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "recursion"),
+        ("{% set x %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endset %}", "too much text"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
         ("{% include '/etc/passwd' %}", "loader"),
@@ -197,3 +229,51 @@ def test_the_clock_is_an_argument(tokenizer: Tokenizer) -> None:
         tokenizer, "{{ strftime_now('%d %b %Y') }}", clock=lambda: datetime.datetime(2024, 7, 26, 12, 0)
     )
     assert template.render([user("a")]) == "26 Jul 2024"
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Now, é & <here>",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string", "enum": ["Oslo", "Rome"]}}},
+        },
+    }
+]
+CALL = {"type": "function", "id": "call_0001", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+CONVERSATIONS = {
+    "plain": [user("Hi 👋 "), {"role": "assistant", "content": "<think>\nhm\n</think>\n\n Hello"}, user("  Bye\n")],
+    "system": [{"role": "system", "content": " Be kind. "}, user("Hi")],
+    "tools": [
+        user("Weather?"),
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "rain", "name": "weather", "tool_call_id": "call_0001"},
+        {"role": "assistant", "content": "Rain."},
+        user("Thanks"),
+    ],
+}
+
+
+@pytest.mark.parametrize("conversation", sorted(CONVERSATIONS))
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_families_constructs_give_what_transformers_gives(
+    path: Path, tokenizer: Tokenizer, family: str, tools: Any, conversation: str
+) -> None:
+    source, messages = FAMILIES[family], CONVERSATIONS[conversation]
+    if family == "gemma 3" and conversation == "tools":
+        messages = [user([{"type": "text", "text": " a "}, {"type": "text", "text": "b"}])]
+    documents = [{"title": "One", "text": "first"}, {"text": "second"}] if conversation == "system" else None
+    options = {"tools": tools, "documents": documents}
+    assert template_of(tokenizer, source).encode(messages, **options) == ids_of_transformers(
+        path, source, messages, **options
+    )
+
+
+def test_a_long_conversation_with_many_tools_is_within_bounds(tokenizer: Tokenizer) -> None:
+    messages = [
+        user(f"question {i} " * 20) if i % 2 == 0 else {"role": "assistant", "content": "x"} for i in range(401)
+    ]
+    text = template_of(tokenizer, FAMILIES["qwen 3"]).render(messages, tools=TOOLS * 100)
+    assert text.count("question 400") == 20

@@ -9,23 +9,24 @@ put back when the result is tokenized, so ordinary text and the seams around it 
 from __future__ import annotations
 
 import datetime
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 
 from headrace.core.errors import ModelError, RequestError
+from headrace.models.template_sandbox import Exhausted, allowance, environment
 from headrace.models.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _PRIVATE_USE = range(0xE000, 0xF900)
 _LEAST_LIMIT = 1 << 20
 _GROWTH = 8
+_STEPS, _STEPS_A_STRING = 400_000, 2_000
+_WORK = 16
+_SECONDS = 20.0
+_OVER_PARTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content|\[\s*['\"]content['\"]\s*\])")
 
 Message = Mapping[str, Any]
 Clock = Callable[[], datetime.datetime]
@@ -45,15 +46,11 @@ class ChatTemplate:
         """special_tokens: bos_token, eos_token ... by name. Raises ModelError if the template does not parse."""
         self._tokenizer = tokenizer
         self._special_tokens = dict(special_tokens)
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda pattern: clock().strftime(pattern)
+        sandbox = environment(clock, _raise_exception)
+        self._wants_parts = _OVER_PARTS.search(source) is not None
         try:
-            self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+            self._template = sandbox.from_string(source)
+        except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, KeyError) as error:
             raise ModelError(f"the model's chat template does not parse: {error}") from error
 
     def encode(
@@ -63,18 +60,19 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         """Token ids of a conversation. continue_final_message leaves the last message open, to be continued.
         Raises RequestError naming the message at fault."""
-        checked = _check_messages(messages)
+        checked = _check_messages(messages, self._wants_parts)
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
-        guards = self._guards([checked, tools])
+        guards = self._guards([checked, tools, documents])
         if guards:
-            checked, tools = self._guarded(checked, guards), self._guarded(tools, guards)
-        text = self._render(checked, add_generation_prompt, tools)
+            checked, tools, documents = (self._guarded(value, guards) for value in (checked, tools, documents))
+        text = self._render(checked, add_generation_prompt, tools, documents)
         if continue_final_message:
             text = _cut_after(text, checked[-1])
         unguard = {ord(guard): char for char, guard in guards.items()}
@@ -86,25 +84,38 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """The conversation as the template writes it. Raises RequestError naming the message at fault."""
-        return self._render(_check_messages(messages), add_generation_prompt, tools)
+        return self._render(_check_messages(messages, self._wants_parts), add_generation_prompt, tools, documents)
 
     def _render(
-        self, messages: Sequence[Message], add_generation_prompt: bool, tools: Sequence[Mapping[str, Any]] | None
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None,
     ) -> str:
-        limit = max(_LEAST_LIMIT, _GROWTH * sum(map(len, _strings([messages, tools]))))
+        strings = list(_strings([messages, tools, documents]))
+        limit = max(_LEAST_LIMIT, _GROWTH * sum(map(len, strings)))
         pieces, size = [], 0
-        variables = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        variables: dict[str, Any] = {
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        variables |= {"messages": messages, **self._special_tokens}
+        steps = _STEPS + _STEPS_A_STRING * len(strings)
         try:
-            for piece in self._template.generate(messages=messages, **variables, **self._special_tokens):
-                pieces.append(piece)
-                size += len(piece)
-                if size > limit:
-                    raise RequestError(
-                        f"the model's chat template wrote more than {limit} characters for these messages",
-                        param="messages",
-                    )
+            with allowance(steps, _WORK * limit, _SECONDS):
+                for piece in self._template.generate(variables):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > limit:
+                        raise RequestError(
+                            f"the model's chat template wrote more than {limit} characters for these messages",
+                            param="messages",
+                        )
         except _TEMPLATE_FAULTS as error:
             raise RequestError(
                 f"the model's chat template cannot render these messages: {error}", param="messages"
@@ -142,6 +153,7 @@ class _Refused(Exception):
 
 _TEMPLATE_FAULTS = (
     _Refused,
+    Exhausted,
     jinja2.TemplateError,
     TypeError,
     ValueError,
@@ -152,33 +164,13 @@ _TEMPLATE_FAULTS = (
 )
 
 
-class _Generation(jinja2.ext.Extension):
-    """{% generation %}: marks what the model itself wrote, for training; here its body as it stands."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2's own contract)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
 def _raise_exception(message: str) -> None:
     raise _Refused(message)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As transformers defines it: nothing escaped for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages, text parts joined by line breaks. Raises RequestError naming what is not allowed."""
+def _check_messages(messages: Sequence[Message], wants_parts: bool) -> list[dict[str, Any]]:
+    """Copies of the messages, text parts joined by line breaks unless the template goes through them itself. Raises
+    RequestError naming what is not allowed."""
     if not messages:
         raise RequestError("messages must hold at least one message", param="messages")
     checked = []
@@ -189,7 +181,8 @@ def _check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 f"messages[{i}].role must be one of {', '.join(ROLES)}, got {role!r}", param=f"messages[{i}].role"
             )
         if isinstance(content, list | tuple):
-            content = "\n".join(_part_text(part, f"messages[{i}].content[{j}]") for j, part in enumerate(content))
+            texts = [_part_text(part, f"messages[{i}].content[{j}]") for j, part in enumerate(content)]
+            content = [{"type": "text", "text": text} for text in texts] if wants_parts else "\n".join(texts)
         elif content is not None and not isinstance(content, str):
             raise RequestError(
                 f"messages[{i}].content must be text or a list of text parts, got {type(content).__name__}",
@@ -233,6 +226,7 @@ def _begun(text: str, tokens: Sequence[str]) -> int:
 def _cut_after(text: str, message: Message) -> str:
     """The rendered text up to the end of its last message's content."""
     content = message.get("content") or ""
+    content = content[-1]["text"] if isinstance(content, list) else content
     begin = text.rfind(content.strip())
     if begin < 0:
         raise RequestError(
