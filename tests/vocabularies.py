@@ -38,11 +38,30 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _WORDS + r"|\p{N}{1,3}" + _REST
 _QWEN2 = _WORDS + r"|\p{N}" + _REST
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 SPLITS: dict[str, list[str]] = {
     "gpt-2": [_GPT2],
     "smollm": [r"\p{N}", _GPT2],
     "llama-bpe": [_LLAMA3],
     "qwen2": [_QWEN2],
+    "tekken": [_TEKKEN],
+    "gpt-4o": [_GPT4O],
+    "deepseek-v3": [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK3],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"],
+    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"],
 }
 """Patterns applied one after another, each cutting the pieces of the one before (llama.cpp, llama-vocab.cpp)."""
 
@@ -55,7 +74,7 @@ class ReferenceBPE:
         self._vocabulary = vocabulary
         self._ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
         self._patterns = [regex.compile(pattern) for pattern in SPLITS[split]]
-        self._whole_words = split == "llama-bpe"
+        self._whole_words = split in ("llama-bpe", "tekken")
         characters = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._to_characters = lambda piece: "".join(p for p, _ in characters.pre_tokenize_str(piece))
 

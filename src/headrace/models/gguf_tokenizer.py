@@ -8,58 +8,21 @@ A way of splitting that is not known here is refused by name: guessing one gives
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from headrace.core.errors import ModelError
 from headrace.models import gguf_pieces
 from headrace.models.cache import cache_folder, locked, write_whole
 from headrace.models.formats.gguf import GGUFFile
+from headrace.models.gguf_splits import BEGIN_BY_DEFAULT, COMPOSED, SPLITS, WHOLE_WORDS_FIRST
 from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.piece_vocabulary import PieceVocabulary
 from headrace.models.tokenizer import Vocabulary
 
-_VERSION = "1"
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = _WORDS + r"|\p{N}{1,3}" + _REST
-_QWEN2 = _WORDS + r"|\p{N}" + _REST
-
+_VERSION = "2"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-
-
-def _by_gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-def _by_digit() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _by_gpt2()])
-
-
-def _by(pattern: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
-    def build() -> pre_tokenizers.PreTokenizer:
-        split = pre_tokenizers.Split(Regex(pattern), "isolated")
-        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-    return build
-
-
-_SPLITS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
-    "gpt-2": _by_gpt2,
-    "smollm": _by_digit,
-    "starcoder": _by_digit,
-    "refact": _by_digit,
-    "llama-bpe": _by(_LLAMA3),
-    "llama3": _by(_LLAMA3),
-    "llama-v3": _by(_LLAMA3),
-    "qwen2": _by(_QWEN2),
-    "deepseek-r1-qwen": _by(_QWEN2),
-}
-_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3"})
-_NORMALIZED = frozenset({"qwen2", "deepseek-r1-qwen"})
 
 
 def load_vocabulary(file: GGUFFile) -> Vocabulary:
@@ -89,9 +52,9 @@ def build(file: GGUFFile) -> Tokenizer:
             f"{file.path}: tokenizer.ggml.model {kind!r} is not supported; "
             f"gpt2 (byte-level BPE), llama and t5 (SentencePiece) are"
         )
-    if not isinstance(split, str) or split not in _SPLITS:
+    if not isinstance(split, str) or split not in SPLITS:
         raise ModelError(
-            f"{file.path}: tokenizer.ggml.pre {split!r} is not known; known are {', '.join(sorted(_SPLITS))}"
+            f"{file.path}: tokenizer.ggml.pre {split!r} is not known; known are {', '.join(sorted(SPLITS))}"
         )
     if file.get("tokenizer.ggml.add_space_prefix"):
         raise ModelError(f"{file.path}: tokenizer.ggml.add_space_prefix is not supported with byte-level BPE")
@@ -99,14 +62,14 @@ def build(file: GGUFFile) -> Tokenizer:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise ModelError(f"{file.path}: tokenizer.ggml.tokens has a token twice")
-    model = models.BPE(vocabulary, _merges(file, vocabulary), fuse_unk=False, ignore_merges=split in _WHOLE_WORDS_FIRST)
+    model = models.BPE(vocabulary, _merges(file, vocabulary), fuse_unk=False, ignore_merges=split in WHOLE_WORDS_FIRST)
     tokenizer = Tokenizer(model)
-    if split in _NORMALIZED:
+    if split in COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = _SPLITS[split]()
+    tokenizer.pre_tokenizer = SPLITS[split]()
     tokenizer.decoder = decoders.ByteLevel()
     _add_tokens(tokenizer, file, tokens)
-    _add_ends(tokenizer, file, tokens, begin=split in _WHOLE_WORDS_FIRST)
+    _add_ends(tokenizer, file, tokens, begin=split in BEGIN_BY_DEFAULT)
     return tokenizer
 
 
