@@ -95,6 +95,7 @@ void bind_weights(nb::module_& m) {
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix in a WeightStore, in the layout that kernels read.")
       .def_ro("n", &PackedMatrix::n)
       .def_ro("k", &PackedMatrix::k)
+      .def_prop_ro("quantized", [](const PackedMatrix& m) { return m.scheme == Scheme::Q8 || m.scheme == Scheme::Q4; })
       .def_ro("half_scales", &PackedMatrix::half_scales, "Whether scale and minimum are kept as IEEE half, exactly.");
 
   nb::class_<WeightStore>(m, "WeightStore", "Owns the packed weights of a model.")

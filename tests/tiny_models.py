@@ -35,7 +35,7 @@ class RandomWeights:
     seed: int = 0
 
     def _shapes(self):
-        return {part.name: part.shape for part in DecoderWeights(self, HUB_NAMES)._parts(self.spec)}
+        return {part.name: part.shape for part in DecoderWeights(self, HUB_NAMES).parts(self.spec)}
 
     def names(self):
         return list(self._shapes())
@@ -68,6 +68,9 @@ class RandomWeights:
 
     def digest(self, name):
         return f"{self.scheme}{self.seed}{name}".encode()
+
+    def release(self, name):
+        pass
 
     def describe(self, name):
         return name

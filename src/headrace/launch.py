@@ -26,10 +26,11 @@ from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.wire import Ready
 from headrace.engine_process import Start
 from headrace.models.loader import load_model
-from headrace.models.lowering import Progress, lower
+from headrace.models.lowering import lower
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
-from headrace.worker.assembly import activation_bytes, assemble, weight_bytes
+from headrace.ops.cpu_weights import CpuWeights, Progress
+from headrace.worker.assembly import activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
@@ -63,8 +64,8 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         kv_dtype=kv_dtype,
         block_size=config.block_size,
         max_positions=config.max_model_len,
-        progress=progress,
     )
+    weights = CpuWeights(program, threads=threads, progress=progress)
     for note in program.notes:
         _logger.warning("%s: %s", config.model, note)
     groups = loaded.spec.kv_groups
@@ -72,14 +73,14 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         config,
         groups,
         max_position=loaded.spec.max_position,
-        weight_bytes=weight_bytes(program),
+        weight_bytes=weights.nbytes + sum(vector.nbytes for vector in program.vectors.values()),
         activation_bytes=activation_bytes(program, config.max_num_batched_tokens),
         allowed_bytes=machine.memory_bytes,
         available_bytes=available,
     )
     executor = assemble(
         program,
-        cpu_device(threads, config.isa),
+        cpu_device(threads, config.isa, weights),
         num_slots=config.max_num_seqs,
         num_blocks=plan.num_blocks,
         windows=tuple(group.window for group in groups),
@@ -130,13 +131,19 @@ _GARBAGE_COLLECTION_THRESHOLD = 50_000
 """Containers that may be made, beyond those dropped again, before Python looks for cycles."""
 
 
+def _show_loading(done: int, total: int) -> None:
+    """On the terminal, one line that is gone when all is loaded."""
+    text = f"loading weights: {100 * done // total} %" if done < total else ""
+    print(f"\r{text:<30}\r", end="", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
     folder = Path(start.folder)
     try:
-        built = build_engine(start.config)
+        built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)
     except HeadraceError as error:
         report_failure(folder, str(error))
         return 1

@@ -143,7 +143,7 @@ class DecoderWeights:
                 f"tensor {self.source.describe(self.names.expert_gate)}: {spec.family} needs one for each of {experts} "
                 f"experts, but there are {len(present)} tensors in all"
             )
-        for part in self._parts(spec):
+        for part in self.parts(spec):
             used.add(part.name)
             if part.name not in present:
                 raise ModelError(f"tensor {self.source.describe(part.name)} is missing; {spec.family} needs it")
@@ -167,7 +167,7 @@ class DecoderWeights:
     def load_vector(self, parts: list[Part]) -> FloatVector:
         return np.concatenate([self.source.vector(part.name)[part.row_order()] for part in parts])
 
-    def _parts(self, spec: ModelSpec) -> Iterator[Part]:
+    def parts(self, spec: ModelSpec) -> Iterator[Part]:
         for group in (self.matrices(spec), self.vectors(spec)):
             for parts in group.values():
                 yield from parts

@@ -8,20 +8,17 @@ type of the KV cache. The worker adds the kernel set.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections import Counter
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from headrace.core.errors import ModelError
 from headrace.core.kv_layout import KVDtype, KVLayout
 from headrace.core.model_spec import LayerSpec, MlpSpec, ModelSpec, Rope
-from headrace.models.decoder_weights import DecoderWeights, Part
+from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.formats.weight_source import FloatVector
 from headrace.models.rope_table import depends_on_length, rope_table
-from headrace.ops.matrix import ACTIVATION_GROUP, SCHEME_NAMES, Matrix
+from headrace.models.weight_loading import LoadingMatrices, load_digests
+from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
     Attention,
@@ -40,10 +37,6 @@ from headrace.ops.program import (
     Softcap,
 )
 
-Progress = Callable[[int, int], None]
-"""Called with (weights loaded, weights in all), from any thread."""
-
-_LOADING_THREADS = 4
 _EXPERT_ROWS = 16
 """Experts lie in one matrix, each in whole tiles of the kernels."""
 
@@ -58,9 +51,8 @@ def lower(
     max_positions: int | None = None,
     rank: int = 0,
     size: int = 1,
-    progress: Progress | None = None,
 ) -> Program:
-    """Load the weights and return the program of `rank` among `size`.
+    """Return the program of `rank` among `size`. Its matrices are loaded as they are taken.
 
     quantization "auto" keeps weights as stored, "none" widens all to float32. max_positions bounds the rope table
     (default: the model's). Raises ModelError naming what is missing, misshapen or not supported.
@@ -70,20 +62,22 @@ def lower(
         raise ModelError(f"rank {rank} of {size}: splitting a model over ranks is not available in this version")
     weights.check(spec)
     positions = spec.max_position if max_positions is None else min(max_positions, spec.max_position)
-    loading = _Loading(spec, weights, quantization, progress)
+    matrices = LoadingMatrices(weights, weights.matrices(spec), exact=quantization == "none")
     program = Program(
         ops=_ops(spec),
         buffers=_buffers(spec),
-        matrices=loading.matrices,
-        vectors=loading.vectors,
+        matrices=matrices,
+        vectors={name: _vector(spec, name, weights.load_vector(p)) for name, p in weights.vectors(spec).items()},
         kv=tuple(KVLayout.of(group, block_size, kv_dtype) for group in spec.kv_groups),
         vocab_size=spec.vocab_size,
-        notes=loading.notes,
+        notes=matrices.notes,
     )
     ropes = _rope_tables(spec)
     program.vectors.update({name: rope_table(rope, positions) for rope, name in ropes.items()})
     length = positions if any(map(depends_on_length, ropes)) else None
-    program.fingerprint = _fingerprint((spec, quantization, kv_dtype, length), loading.digests)
+    program.fingerprint = _fingerprint(
+        (spec, quantization, kv_dtype, length), load_digests(weights, weights.parts(spec))
+    )
     return program
 
 
@@ -279,57 +273,14 @@ def _k_segment(layer: LayerSpec, k: int) -> int:
     return segment if rest == 0 and segment % ACTIVATION_GROUP == 0 else 0
 
 
-class _Loading:
-    """Loads all weights on a few threads: the copies release the GIL, and pages are read ahead of their use."""
-
-    def __init__(self, spec: ModelSpec, weights: DecoderWeights, quantization: str, progress: Progress | None) -> None:
-        self.spec, self.weights, self.quantization = spec, weights, quantization
-        self.matrices: dict[str, Matrix] = {}
-        self.vectors: dict[str, FloatVector] = {}
-        self.digests: dict[str, bytes] = {}
-        self.notes: list[str] = []
-        matrices, vectors = weights.matrices(spec), weights.vectors(spec)
-        total = len(matrices) + len(vectors)
-        with ThreadPoolExecutor(min(_LOADING_THREADS, os.cpu_count() or 1)) as pool:
-            loaded = pool.map(self._matrix, matrices.items())
-            for done, (name, matrix) in enumerate(loaded, 1):
-                self.matrices[name] = matrix
-                if progress is not None:
-                    progress(done, total)
-        self.notes += _repacked(self.matrices.values())
-        for name, parts in vectors.items():
-            self.vectors[name] = self._vector(name, parts)
-        if progress is not None:
-            progress(total, total)
-
-    def _matrix(self, item: tuple[str, list[Part]]) -> tuple[str, Matrix]:
-        name, parts = item
-        matrix = self.weights.load_matrix(parts, exact=self.quantization == "none")
-        self._digest(parts)
-        return name, matrix
-
-    def _vector(self, name: str, parts: list[Part]) -> FloatVector:
-        self._digest(parts)
-        vector = self.weights.load_vector(parts)
-        if name.endswith("norm") and self.spec.norm_offset:
-            vector = vector + np.float32(self.spec.norm_offset)
-        # Logits are linear in these two, so that scaled logits need no op of their own.
-        if name in ("final_norm", "head.bias") and self.spec.logit_scale != 1.0:
-            vector = vector * np.float32(self.spec.logit_scale)
-        return vector
-
-    def _digest(self, parts: list[Part]) -> None:
-        for part in parts:
-            self.digests[part.name] = self.weights.source.digest(part.name)
-
-
-def _repacked(matrices: Iterable[Matrix]) -> list[str]:
-    """What is said at load of weights that no scheme holds as they are stored."""
-    counts = Counter((m.stored_as, m.scheme) for m in matrices if m.stored_as)
-    return [
-        f"{count} matrices stored as {stored_as} are computed as {SCHEME_NAMES[scheme]}"
-        for (stored_as, scheme), count in sorted(counts.items())
-    ]
+def _vector(spec: ModelSpec, name: str, vector: FloatVector) -> FloatVector:
+    """A vector as ops take it."""
+    if name.endswith("norm") and spec.norm_offset:
+        vector = vector + np.float32(spec.norm_offset)
+    # Logits are linear in these two, so that scaled logits need no op of their own.
+    if name in ("final_norm", "head.bias") and spec.logit_scale != 1.0:
+        vector = vector * np.float32(spec.logit_scale)
+    return vector
 
 
 def _fingerprint(settings: tuple[object, ...], digests: dict[str, bytes]) -> str:

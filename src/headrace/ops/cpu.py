@@ -14,8 +14,9 @@ import numpy.typing as npt
 import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError
 from headrace.core.kv_layout import KVLayout
+from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.int8_plan import plan_int8
-from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
+from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
     Attention,
@@ -55,8 +56,7 @@ def cpu_features() -> list[str]:
 
 
 class CpuProgram:
-    """Packs the program's matrices on construction and drops each from `program.matrices` as it goes, so that
-    memory never holds all weights twice."""
+    """Packs the program's matrices on construction (ops/cpu_weights.py), unless they are given packed."""
 
     def __init__(
         self,
@@ -65,23 +65,22 @@ class CpuProgram:
         *,
         threads: int = 1,
         isa: str = "auto",
-        progress: Callable[[int, int], None] | None = None,
+        weights: CpuWeights | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        """threads: the calling one included. isa: auto, or one of available_isas(). progress is called with
-        (matrices packed, matrices in all). ConfigError for threads or isa that cannot be had."""
-        if threads < 1:
-            raise ConfigError(f"threads must be at least 1, got {threads}", field="threads")
+        """isa: auto, or one of available_isas(). threads and progress are for packing; weights, where given, bring
+        their threads. ConfigError for threads or isa that cannot be had."""
         try:
             self.kernels = _kernels.Kernels(isa)
         except ValueError as error:
             raise ConfigError(str(error), field="isa") from None
+        self._weights = CpuWeights(program, threads=threads, progress=progress) if weights is None else weights
         self.inputs = inputs
-        self.threads = threads
-        self.pool = _kernels.ThreadPool(threads)
+        self.threads = self._weights.threads
+        self.pool = self._weights.pool
+        self._packed = self._weights.packed
         self._arrays: list[Any] = [inputs]  # bound by address, so kept
-        self._int8 = plan_int8(program.ops, program.matrices)
-        self._store = _kernels.WeightStore()
-        self._packed = self._pack(program.matrices, progress)
+        self._int8 = plan_int8(program.ops, self._packed)
         self._program = _kernels.Program(
             self.kernels,
             self.pool,
@@ -126,7 +125,7 @@ class CpuProgram:
     @property
     def weight_bytes(self) -> int:
         """Bytes of packed matrices and of vectors."""
-        return int(self._store.nbytes) + sum(v.nbytes for v in self._vectors.values())
+        return self._weights.nbytes + sum(v.nbytes for v in self._vectors.values())
 
     @property
     def activation_bytes(self) -> int:
@@ -139,19 +138,6 @@ class CpuProgram:
         self.run()
         self._program.profiling = False
         return list(zip(self._program.op_names, self._program.op_times, strict=True))
-
-    def _pack(self, matrices: dict[str, Matrix], progress: Callable[[int, int], None] | None) -> dict[str, Any]:
-        packed = {}
-        total = len(matrices)
-        for name in list(matrices):
-            m = matrices.pop(name)
-            data, scale, minimum = (
-                None if a is None else np.ascontiguousarray(a) for a in (m.data, m.scale, m.minimum)
-            )
-            packed[name] = self._store.pack(self.pool, m.scheme, m.n, m.k, m.group, data, scale, minimum)
-            if progress is not None:
-                progress(len(packed), total)
-        return packed
 
     def _allocate(self, rows: int, width: int, dtype: Any) -> Any:
         size = np.dtype(dtype).itemsize

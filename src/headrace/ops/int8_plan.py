@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
+from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
     Attention,
@@ -21,6 +22,16 @@ from headrace.ops.program import (
 )
 
 
+class HasKind(Protocol):
+    """A matrix, packed or not."""
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def quantized(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class Int8Plan:
     """widths: buffer -> columns of its int8 form. fused: index of an op -> columns that it quantizes itself.
@@ -31,7 +42,7 @@ class Int8Plan:
     separate: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
-def plan_int8(ops: list[Op], matrices: Mapping[str, Matrix]) -> Int8Plan:
+def plan_int8(ops: list[Op], matrices: Mapping[str, HasKind]) -> Int8Plan:
     plan = Int8Plan()
     writer: dict[str, int] = {}
     current: dict[str, int] = {}  # buffer -> columns whose int8 form is up to date

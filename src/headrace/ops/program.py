@@ -7,8 +7,9 @@ here and live in `matrices` (ops/matrix.py) and `vectors` (float32). What an op 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -194,13 +195,29 @@ SPLIT = 512
 """Key positions in one run of attention; a multiple of every block size."""
 
 
+class Matrices(Protocol):
+    """A dict of matrices, or weights that are loaded as they are taken."""
+
+    def __getitem__(self, name: str, /) -> Matrix: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def values(self) -> Iterable[Matrix]: ...
+
+    def pop(self, name: str, /) -> Matrix: ...
+
+    def clear(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Program:
-    """`logits` names the buffer that holds the result, width vocab_size."""
+    """`logits` names the buffer that holds the result, width vocab_size; `notes` is whole once all matrices are taken."""
 
     ops: list[Op]
     buffers: dict[str, Buffer]
-    matrices: dict[str, Matrix]
+    matrices: Matrices
     vectors: dict[str, npt.NDArray[np.float32]]
     kv: tuple[KVLayout, ...]
     vocab_size: int

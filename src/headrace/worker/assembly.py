@@ -54,12 +54,3 @@ def assemble(
 def activation_bytes(program: Program, max_tokens: int) -> int:
     """Most bytes that a step of max_tokens rows, each with logits, writes between weights and logits."""
     return sum(4 * max_tokens * buffer.width for buffer in program.buffers.values())
-
-
-def weight_bytes(program: Program) -> int:
-    """Bytes of weights as they are computed with."""
-    total = sum(v.nbytes for v in program.vectors.values())
-    for matrix in program.matrices.values():
-        total += matrix.data.nbytes
-        total += sum(part.nbytes for part in (matrix.scale, matrix.minimum) if part is not None)
-    return total

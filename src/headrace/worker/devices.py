@@ -9,6 +9,7 @@ from functools import partial
 
 from headrace.ops.cpu import CpuProgram
 from headrace.ops.cpu_sampling import CpuSampler
+from headrace.ops.cpu_weights import CpuWeights
 from headrace.ops.program import Program
 from headrace.ops.reference import ReferenceProgram
 from headrace.ops.sampling import ReferenceSampler, Sampler, SamplingTable
@@ -19,9 +20,9 @@ Device = Callable[[Program, StepInputs, SamplingTable], tuple[BoundProgram, Samp
 """Binds a program to its inputs, and makes a sampler over the table."""
 
 
-def cpu_device(threads: int, isa: str = "auto") -> Device:
-    """The kernels, on this many threads. They take the program's matrices as they pack them."""
-    return partial(_on_cpu, threads, isa)
+def cpu_device(threads: int, isa: str = "auto", weights: CpuWeights | None = None) -> Device:
+    """The kernels, on this many threads; without weights packed before, they take and pack the program's matrices."""
+    return partial(_on_cpu, threads, isa, weights)
 
 
 def reference_device(program: Program, inputs: StepInputs, table: SamplingTable) -> tuple[BoundProgram, Sampler]:
@@ -31,7 +32,12 @@ def reference_device(program: Program, inputs: StepInputs, table: SamplingTable)
 
 
 def _on_cpu(
-    threads: int, isa: str, program: Program, inputs: StepInputs, table: SamplingTable
+    threads: int,
+    isa: str,
+    weights: CpuWeights | None,
+    program: Program,
+    inputs: StepInputs,
+    table: SamplingTable,
 ) -> tuple[BoundProgram, Sampler]:
-    bound = CpuProgram(program, inputs, threads=threads, isa=isa)
+    bound = CpuProgram(program, inputs, threads=threads, isa=isa, weights=weights)
     return bound, CpuSampler(table, kernels=bound.kernels, pool=bound.pool)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats import gguf_blocks, gguf_matrix
-from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file
+from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file, release_pages
 from headrace.ops.matrix import Matrix
 
 _U32 = struct.Struct("<I")
@@ -182,6 +182,10 @@ class GGUFFile:
     def digest(self, name: str) -> bytes:
         tensor = self._tensor(name)
         return content_digest(f"{tensor.type.name} {tensor.shape}", tensor.raw())
+
+    def release(self, name: str) -> None:
+        tensor = self._tensor(name)
+        release_pages(tensor.file._map, tensor.begin, tensor.end)
 
     def _tensor(self, name: str) -> _Tensor:
         try:

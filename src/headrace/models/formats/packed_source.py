@@ -62,6 +62,15 @@ class PackedSource:
     def vector(self, name: str) -> FloatVector:
         return self._folder.vector(name)
 
+    def release(self, name: str) -> None:
+        module = self._modules.get(name)
+        if module is None:
+            self._folder.release(name)
+            return
+        for piece in self._layout.pieces:
+            if module.has(piece):
+                self._folder.release(f"{module.name}.{piece}")
+
     def digest(self, name: str) -> bytes:
         module = self._modules.get(name)
         if module is None:

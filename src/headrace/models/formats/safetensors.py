@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats.join import widen
-from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file
+from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file, release_pages
 from headrace.ops.matrix import Matrix
 
 _FLOATS = ("F32", "F16", "BF16")
@@ -51,6 +51,9 @@ class SafetensorsFile:
 
     def data(self, tensor: _Tensor) -> npt.NDArray[np.uint8]:
         return self._bytes[tensor.begin : tensor.end]
+
+    def release(self, tensor: _Tensor) -> None:
+        release_pages(self._map, tensor.begin, tensor.end)
 
 
 class SafetensorsFolder:
@@ -117,6 +120,10 @@ class SafetensorsFolder:
     def digest(self, name: str) -> bytes:
         file, tensor = self._find(name)
         return content_digest(f"{tensor.dtype} {tensor.shape}", file.data(tensor))
+
+    def release(self, name: str) -> None:
+        file, tensor = self._find(name)
+        file.release(tensor)
 
     def _float(self, name: str) -> tuple[SafetensorsFile, _Tensor]:
         file, tensor = self._find(name)

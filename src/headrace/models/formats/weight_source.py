@@ -44,6 +44,9 @@ class WeightSource(Protocol):
     def digest(self, name: str) -> bytes:
         """16 bytes that change when the weight's type, shape or any stored value changes."""
 
+    def release(self, name: str) -> None:
+        """The weight's pages of the file may leave memory; they are read again when needed."""
+
     def describe(self, name: str) -> str:
         """`tensor` and file, for messages."""
 
@@ -55,6 +58,14 @@ def map_file(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from error
+
+
+def release_pages(file: mmap.mmap, begin: int, end: int) -> None:
+    """Take pages that lie wholly in these bytes out of this process's memory."""
+    begin = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if length > 0:
+        file.madvise(mmap.MADV_DONTNEED, begin, length)
 
 
 def content_digest(header: str, data: npt.NDArray[np.uint8]) -> bytes:
