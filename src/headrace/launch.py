@@ -134,7 +134,8 @@ _GARBAGE_COLLECTION_THRESHOLD = 50_000
 def _show_loading(done: int, total: int) -> None:
     """On the terminal, one line that is gone when all is loaded."""
     text = f"loading weights: {100 * done // total} %" if done < total else ""
-    print(f"\r{text:<30}\r", end="", file=sys.stderr, flush=True)
+    sys.stderr.write(f"\r{text:<30}\r")
+    sys.stderr.flush()
 
 
 def main() -> int:

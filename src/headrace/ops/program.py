@@ -213,7 +213,7 @@ class Matrices(Protocol):
 
 @dataclass(slots=True)
 class Program:
-    """`logits` names the buffer that holds the result, width vocab_size; `notes` is whole once all matrices are taken."""
+    """`logits` names the buffer that holds the result, width vocab_size; notes are whole once all are taken."""
 
     ops: list[Op]
     buffers: dict[str, Buffer]
