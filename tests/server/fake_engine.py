@@ -132,8 +132,7 @@ class FakeEngine:
         for number, group in enumerate(groups):
             await asyncio.sleep(self.delay)
             if self.dead:
-                yield OutputDelta(request.request_id, finish_reason=FinishReason.ERROR, error="the engine ended")
-                return
+                raise EngineDeadError("process 4242 was killed by signal 9")
             if request.request_id not in self.live:
                 yield OutputDelta(request.request_id, finish_reason=FinishReason.ABORT)
                 return

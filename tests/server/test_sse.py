@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 from tests.server.fake_engine import CONTEXT, FakeEngine, endless, say
-from tests.server.serving import CHAT, COMPLETIONS, events, eventually, http, served, user
+from tests.server.serving import CHAT, COMPLETIONS, events, eventually, http, refusal, served, user
 
 
 def raw_request(path: str, body: dict[str, Any]) -> bytes:
@@ -163,5 +163,13 @@ async def test_an_engine_that_dies_ends_the_stream_with_an_error(
         await eventually(lambda: engine.produced >= at and bool(engine.live))
         engine.dead = True
 
-    response, _ = await asyncio.gather(client.post(CHAT, json=user("hi", stream=True)), kill())
-    assert events(response.text)[-1]["error"]["type"] == "server_error"
+    streamed, _ = await asyncio.gather(client.post(CHAT, json=user("hi", stream=True)), kill())
+    error = events(streamed.text)[-1]["error"]
+    assert (error["type"], error["code"]) == ("server_error", "engine_unavailable")
+    assert "4242" not in streamed.text
+    engine.dead, engine.produced = False, 0
+    engine.live.clear()
+    whole, _ = await asyncio.gather(client.post(CHAT, json=user("hi", n=2)), kill())
+    assert refusal(whole, 503)["code"] == "engine_unavailable"
+    assert "4242" not in whole.text
+    assert whole.headers["retry-after"]

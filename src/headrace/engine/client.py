@@ -122,7 +122,10 @@ class ProcessClient:
         return self._pulse.check(time.monotonic())
 
     def stop(self, reason: str) -> None:
-        """Take nothing more, and end every stream with this as its error."""
+        """Take nothing more, and end every stream with this as its error, which its client may read."""
+        if self._dead is None:
+            for request_id in list(self._streams):
+                self._end(request_id, FinishReason.ERROR, reason)
         self._die(reason)
 
     async def shutdown(self) -> None:
@@ -206,8 +209,9 @@ class ProcessClient:
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(error)
-        for request_id in list(self._streams):
-            self._end(request_id, FinishReason.ERROR, reason)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(error)
 
     def _end(self, request_id: str, reason: FinishReason, message: str | None = None) -> None:
         stream = self._streams.pop(request_id)

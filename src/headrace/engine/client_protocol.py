@@ -16,7 +16,8 @@ class EngineClient(Protocol):
 
     async def add(self, request: Request) -> AsyncIterator[OutputDelta]:
         """Hand over a request and wait until the engine takes it. Raises RequestError (OverloadedError) when it
-        refuses, EngineDeadError when it is gone. The iterator ends after the delta with a finish_reason."""
+        refuses, EngineDeadError when it is gone. The iterator ends after the delta with a finish_reason, or raises
+        EngineDeadError when the engine goes away first."""
 
     async def abort(self, request_ids: list[str]) -> None:
         """Stop these requests and free what they hold; unknown ids are ignored."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace.core.errors import EngineDeadError
 from headrace.core.request import OutputDelta
 
 
 class OutputStream:
-    """An iterator that ends after the delta with a finish_reason. accepted: done once the engine has taken the request,
-    or with its refusal as the exception."""
+    """An iterator that ends after the delta with a finish_reason, or raises the error it was failed with. accepted:
+    done once the engine has taken the request, or with its refusal as the exception."""
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -19,6 +20,7 @@ class OutputStream:
         self._pending: OutputDelta | None = None
         self._arrived = asyncio.Event()
         self._ended = False
+        self._error: EngineDeadError | None = None
 
     def put(self, delta: OutputDelta) -> None:
         if self._pending is None:
@@ -27,6 +29,13 @@ class OutputStream:
         else:
             _merge(self._pending, delta)
 
+    def fail(self, error: EngineDeadError) -> None:
+        """Nothing more will come: the reader gets what is here, then the error."""
+        self._error = error
+        self._arrived.set()
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+
     def __aiter__(self) -> OutputStream:
         return self
 
@@ -34,10 +43,12 @@ class OutputStream:
         if self._ended:
             raise StopAsyncIteration
         await self._arrived.wait()
-        delta = self._pending
-        assert delta is not None
-        self._pending = None
-        self._arrived.clear()
+        delta, self._pending = self._pending, None
+        if delta is None:
+            assert self._error is not None
+            raise self._error
+        if self._error is None:
+            self._arrived.clear()
         self._ended = delta.finish_reason is not None
         return delta
 
