@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "chat": ("headrace.commands.chat", "chat", "Talk to a model, here or at a URL."),
     "pull": ("headrace.commands.store", "pull", "Fetch a model into the cache."),
     "list": ("headrace.commands.store", "list_models", "List the models in the cache."),
+    "inspect": ("headrace.commands.inspect", "inspect_model", "Show what a model is, and what would be refused."),
     "rm": ("headrace.commands.store", "remove_models", "Remove a model from the cache."),
     "bench": ("headrace.commands.bench", "bench", "Measure throughput, latency or start-up."),
     "eval": ("headrace.commands.evaluate", "evaluate", "Measure a model's quality."),

@@ -57,7 +57,7 @@ def lower(
     quantization "auto" keeps weights as stored, "none" widens all to float32. max_positions bounds the rope table
     (default: the model's). Raises ModelError naming what is missing, misshapen or not supported.
     """
-    _refuse_unsupported(spec)
+    check_supported(spec)
     if (rank, size) != (0, 1):
         raise ModelError(f"rank {rank} of {size}: splitting a model over ranks is not available in this version")
     weights.check(spec)
@@ -81,7 +81,8 @@ def lower(
     return program
 
 
-def _refuse_unsupported(spec: ModelSpec) -> None:
+def check_supported(spec: ModelSpec) -> None:
+    """Raise ModelError, naming it, for what a spec asks for and no op provides."""
     for i, layer in enumerate(spec.layers):
         a, m = layer.attention, layer.mlp
         lacking = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,6 +183,12 @@ class GGUFFile:
     def digest(self, name: str) -> bytes:
         tensor = self._tensor(name)
         return content_digest(f"{tensor.type.name} {tensor.shape}", tensor.raw())
+
+    def stored_bytes(self) -> dict[str, int]:
+        sizes: Counter[str] = Counter()
+        for tensor in self._tensors.values():
+            sizes[tensor.type.name] += tensor.end - tensor.begin
+        return dict(sizes)
 
     def release(self, name: str) -> None:
         tensor = self._tensor(name)

@@ -62,6 +62,9 @@ class PackedSource:
     def vector(self, name: str) -> FloatVector:
         return self._folder.vector(name)
 
+    def stored_bytes(self) -> dict[str, int]:
+        return self._folder.stored_bytes()
+
     def release(self, name: str) -> None:
         module = self._modules.get(name)
         if module is None:

@@ -11,6 +11,7 @@ import json
 import math
 import mmap
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,13 @@ class SafetensorsFolder:
     def digest(self, name: str) -> bytes:
         file, tensor = self._find(name)
         return content_digest(f"{tensor.dtype} {tensor.shape}", file.data(tensor))
+
+    def stored_bytes(self) -> dict[str, int]:
+        sizes: Counter[str] = Counter()
+        for name, file in self._file_of.items():
+            tensor = file.tensors[name]
+            sizes[tensor.dtype] += tensor.end - tensor.begin
+        return dict(sizes)
 
     def release(self, name: str) -> None:
         file, tensor = self._find(name)

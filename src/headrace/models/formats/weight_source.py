@@ -44,6 +44,9 @@ class WeightSource(Protocol):
     def digest(self, name: str) -> bytes:
         """16 bytes that change when the weight's type, shape or any stored value changes."""
 
+    def stored_bytes(self) -> dict[str, int]:
+        """Bytes of all tensors by the type they are stored in."""
+
     def release(self, name: str) -> None:
         """The weight's pages of the file may leave memory; they are read again when needed."""
 
