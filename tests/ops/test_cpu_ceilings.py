@@ -12,7 +12,7 @@ cpu = pytest.importorskip("headrace.ops.cpu", reason="the kernels are not built:
 
 @pytest.mark.parametrize("isa", cpu.available_isas())
 def test_every_instruction_set_is_measured(isa):
-    found = cpu_ceilings.measure_ceilings(2, isa, rounds=1000, read_bytes=1 << 22, tries=1)
+    found = cpu_ceilings.measure_ceilings(2, isa, rounds=1000, read_bytes=1 << 24, tries=1)
     assert found.threads == 2
     assert min(found.int8_per_s, found.float32_per_s, found.read_bytes_per_s) > 0
 
