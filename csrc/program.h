@@ -1,6 +1,7 @@
 // A decoder as a list of ops over buffers, with every pointer bound: one call computes a step. The threads of the
-// pool walk the list together; an op is cut into tasks that any of them may take, and a barrier stands between ops.
-// Which tasks there are depends on the step and the number of threads, what a task computes for a row never does.
+// pool walk the list together; an op is cut into tasks that any of them may take, and a barrier stands between ops,
+// where the last thread to come does what is a single task. Which tasks there are depends on the step and the number
+// of threads, what a task computes for a row never does.
 #pragma once
 #include <atomic>
 #include <memory>
