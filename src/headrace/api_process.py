@@ -24,6 +24,7 @@ from headrace.engine.client import ProcessClient
 from headrace.engine_process import EngineProcess
 from headrace.models.text import TextModel, load_text
 from headrace.server.app import create_app
+from headrace.server.connection import Connection
 from headrace.server.settings import ServerSettings
 
 _CLOSING_SECONDS = 5
@@ -35,6 +36,7 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket) -> int:
     text = load_text(Path(config.model))
     uvicorn_config = uvicorn.Config(
         _no_app,
+        http=Connection,
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.server.fake_engine import EOS
 
+from headrace.server.connection import Connection
 from headrace.server.settings import ServerSettings
 
 MODEL = "test-model"
@@ -61,7 +62,7 @@ async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 async def served(app: Starlette) -> AsyncIterator[int]:
     """Serve on a real socket in this event loop; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:

@@ -73,5 +73,7 @@ def create_app(
             Exception: handle_unknown,
         },
     )
+    # A path with a slash too many is unknown; a redirect would send clients wherever their Host header says.
+    app.router.redirect_slashes = False
     app.state.service = service
     return app

@@ -86,6 +86,9 @@ def _check_content_type(request: Request) -> None:
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         shown = repr(given) if given else "none"
         raise HttpError(415, f"Content-Type must be application/json, got {shown}", code="unsupported_media_type")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise HttpError(415, f"Content-Encoding must be left out, got {encoding[:64]!r}", code="unsupported_media_type")
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""What a connection may do before its bytes are a request: the head has a largest size and a longest time, an offer to
+upgrade the protocol is declined by going on in HTTP/1.1, and what is no HTTP gets an error in the API's shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from headrace.server.errors import ErrorBody, ErrorObject
+
+MAX_HEAD_BYTES = 64 * 2**10
+HEAD_SECONDS = 60.0
+
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection. A head counts as such from the end of the request before it, and only its size beyond
+    what one read brings is bounded exactly."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_bytes = 0
+        self._in_head = True
+        self._late = self.loop.call_later(HEAD_SECONDS, self._too_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._late.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            data = _without_upgrade(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, f"the request's head may have at most {MAX_HEAD_BYTES} bytes", "head_too_large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._late.cancel()
+        self._late = self.loop.call_later(HEAD_SECONDS, self._too_late)
+
+    def on_headers_complete(self) -> None:
+        self._late.cancel()
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is not a request in HTTP/1.1", "invalid_http")
+
+    def _too_late(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(408, f"the request's head did not arrive within {HEAD_SECONDS:g} s", "head_timeout")
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        body = msgspec.json.encode(ErrorBody(ErrorObject(message, "invalid_request_error", None, code)))
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Some clients (Java's) offer HTTP/2 with every request, which a server may leave alone; the parser would take
+    the body for the other protocol."""
+    end = data.find(b"\r\n\r\n")
+    head = data if end < 0 else data[:end]
+    if not _UPGRADE.search(head):
+        return data
+    return _UPGRADE.sub(b"", head) + data[len(head) :]
