@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.models_for_tests import make_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WANTED = {"config.json": b"{}", "model.safetensors": b"x" * 100, "tokenizer.json": b"{}", "chat_template.jinja": b"t"}
@@ -22,6 +24,7 @@ class SmallHub(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.seen: list[tuple[str, str | None]] = []
+        self.parts: list[tuple[str, int]] = []
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -44,7 +47,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        self.send_response(200)
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range") or "")
+        if wanted is not None:
+            content = content[int(wanted[1]) : int(wanted[2]) + 1]
+            self.server.parts.append((path, len(content)))
+        self.send_response(200 if wanted is None else 206)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{path.rsplit("/", 1)[1]}"')
         self.send_header("X-Repo-Commit", COMMIT)
@@ -61,7 +68,7 @@ def _answer(path: str) -> bytes | None:
         ).encode()
     if path in ("/api/models/org/name/revision/main", "/api/models/org/name/revision/v2"):
         return json.dumps({"id": "org/name", "sha": COMMIT, "siblings": [{"rfilename": n} for n in files]}).encode()
-    return files.get(path.removeprefix(f"/org/name/resolve/{COMMIT}/"))
+    return files.get(re.sub(rf"^/org/name/resolve/({COMMIT}|main)/", "", path))
 
 
 def _error_code(path: str) -> str:
@@ -130,3 +137,23 @@ def test_what_the_hub_refuses_says_what_to_do(
     small_hub: SmallHub, tmp_path: Path, model: str, revision: str | None, message: str
 ) -> None:
     assert locate(small_hub, tmp_path, model, revision=revision)[0].startswith(message)
+
+
+def test_a_model_is_inspected_without_its_weights(
+    small_hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoint(tmp_path / "m")
+    for name in ("config.json", "model.safetensors"):
+        monkeypatch.setitem(WANTED, name, (tmp_path / "m" / name).read_bytes())
+    report = tmp_path / "report.json"
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment |= {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": f"http://127.0.0.1:{small_hub.server_port}"}
+    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-m", "headrace", "inspect", "org/name", "--json", str(report)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    assert report.exists(), done.stderr
+    shown = json.loads(report.read_text())
+    assert shown["stored"] == {"F32_bytes": 4 * shown["parameters"]}
+    assert [reason for reason in shown["refused"] if "tokenizer" not in reason] == []
+    got = sum(size for path, size in small_hub.parts if path.endswith("model.safetensors"))
+    assert 0 < got < len(WANTED["model.safetensors"]) / 4

@@ -4,6 +4,7 @@ model that cannot be served what is in the way.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace.core.kv_layout import KVLayout
 from headrace.core.model_spec import ModelSpec
 from headrace.models.loader import load_model
 from headrace.models.lowering import check_supported
-from headrace.models.sources import locate
+from headrace.models.sources import locate_headers
 from headrace.models.text import load_text
 
 _BLOCK = 16  # tokens; a KV block is no larger than its tokens, so any size gives the same bytes for one
@@ -27,14 +28,15 @@ _BLOCK = 16  # tokens; a KV block is no larger than its tokens, so any size give
 @json_option
 def inspect_model(model: str, revision: str | None, json_file: Path | None) -> int:
     """Show what MODEL is: its sizes, formats, tokenizer and context, and what would be refused."""
-    path = locate(model, revision=revision)
-    report: dict[str, Any] = {"model": str(path)}
-    refused: list[str] = []
-    for part in (_weights, _text):
-        try:
-            part(path, report)
-        except ModelError as error:
-            refused.append(str(error))
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        path = locate_headers(model, Path(folder), revision=revision)
+        report: dict[str, Any] = {"model": model}
+        refused: list[str] = []
+        for part in (_weights, _text):
+            try:
+                part(path, report)
+            except ModelError as error:
+                refused.append(str(error))
     report["refused"] = refused
     show(report, json_file)
     return 2 if refused else 0

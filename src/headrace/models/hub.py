@@ -4,7 +4,9 @@ HF_HUB_OFFLINE mean what they mean elsewhere. Only the files that serving needs 
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +23,9 @@ _FILES = (
     "model.safetensors.index.json",
 )
 
+_WEIGHTS = re.compile(r"model(-[\w-]+)?\.safetensors")
+_MAX_HEADER_BYTES = 100 * 2**20
+
 
 def fetch(repository: str, quant: str | None, revision: str | None, *, quiet: bool = False) -> Path:
     """Folder of a safetensors repository, or, with quant, the GGUF file whose name ends in it. Raises ModelError
@@ -29,8 +34,16 @@ def fetch(repository: str, quant: str | None, revision: str | None, *, quiet: bo
     if quiet:
         hub.utils.disable_progress_bars()
     patterns = list(_FILES) if quant is None else _quant_patterns(quant)
-    try:
+    with _explained(hub, repository, revision):
         folder = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+    return _choose(repository, quant, folder)
+
+
+@contextlib.contextmanager
+def _explained(hub: ModuleType, repository: str, revision: str | None) -> Iterator[None]:
+    """Failures of the hub's client as ModelError, saying what to do."""
+    try:
+        yield
     except hub.errors.GatedRepoError as error:
         raise ModelError(f"hf:{repository} is gated: accept its terms on the hub and set HF_TOKEN") from error
     except hub.errors.RepositoryNotFoundError as error:
@@ -39,7 +52,34 @@ def fetch(repository: str, quant: str | None, revision: str | None, *, quiet: bo
         raise ModelError(f"hf:{repository} has no revision {revision!r}") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"hf:{repository} is not in the cache and cannot be fetched: {error}") from error
-    return _choose(repository, quant, folder)
+
+
+def fetch_headers(repository: str, revision: str | None, folder: Path) -> None:
+    """Fill `folder` with a safetensors repository's settings, and with files that have its weights' headers and sizes
+    but none of their values: enough to tell what it is. Raises ModelError."""
+    hub = _client()
+    settings = [name for name in _FILES if not name.endswith(".safetensors")]
+    with _explained(hub, repository, revision):
+        hub.snapshot_download(repository, revision=revision, allow_patterns=settings, local_dir=folder)
+        names = [f for f in hub.HfApi().list_repo_files(repository, revision=revision) if _WEIGHTS.fullmatch(f)]
+        for name in names:
+            _fetch_header(hub, hub.hf_hub_url(repository, name, revision=revision), folder / name)
+
+
+def _fetch_header(hub: ModuleType, url: str, path: Path) -> None:
+    session, headers = hub.utils.get_session(), hub.utils.build_hf_headers()
+    size = hub.get_hf_file_metadata(url).size or 0
+
+    def read(begin: int, end: int) -> bytes:
+        answer = session.get(url, headers={**headers, "Range": f"bytes={begin}-{end - 1}"})
+        hub.utils.hf_raise_for_status(answer)
+        return bytes(answer.content)[: end - begin]
+
+    length = read(0, 8)
+    end = min(8 + int.from_bytes(length, "little"), size, _MAX_HEADER_BYTES)
+    with path.open("wb") as file:
+        file.write(length + read(8, end) if end > 8 else length)
+        file.truncate(size)
 
 
 def cached() -> list[tuple[str, Path, int]]:

@@ -58,6 +58,15 @@ def locate(model: str, *, revision: str | None = None, quiet: bool = False) -> P
     return hub.fetch(match["repository"], match["quant"], revision, quiet=quiet)
 
 
+def locate_headers(model: str, folder: Path, *, revision: str | None = None) -> Path:
+    """As locate(), but of a hub's safetensors repository only what tells what it is is fetched, into `folder`."""
+    match = None if _looks_local(model) or Path(model).expanduser().exists() else _HUB.fullmatch(model)
+    if match is None or match["quant"] is not None:
+        return locate(model, revision=revision)
+    hub.fetch_headers(match["repository"], revision, folder)
+    return folder
+
+
 def cached_models() -> list[CachedModel]:
     """Models that were fetched and are kept, by name."""
     found = [CachedModel(f"pypi:{name}", path, _size(path)) for name, path in wheels.cached()]
