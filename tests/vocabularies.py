@@ -139,7 +139,7 @@ def write_vocabulary(path: Path, tokens: list[str], merges: list[str], split: st
     }
     writer = gguf.GGUFWriter(path, "llama")
     for name, value in entries.items():
-        key = f"tokenizer.{name}" if name == "chat_template" else f"tokenizer.ggml.{name}"
+        key = f"tokenizer.{name}" if name.startswith("chat_template") else f"tokenizer.ggml.{name}"
         if isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, list):

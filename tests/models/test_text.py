@@ -64,6 +64,27 @@ def test_a_folder_may_keep_its_template_in_several_places(tmp_path: Path, files:
     assert template.render([{"role": "user", "content": "hi"}]) == "<|im_end|>hi"
 
 
+@pytest.mark.parametrize("place", ["list", "dict", "files", "gguf"])
+def test_a_template_of_its_own_for_conversations_with_tools(tmp_path: Path, place: str) -> None:
+    named = {"default": "plain", "tool_use": "{{ tools | length }} tools"}
+    if place == "gguf":
+        (tmp_path / "g").mkdir()
+        more = {"chat_template.tool_use": named["tool_use"], "chat_template": named["default"]}
+        path = write_vocabulary(tmp_path / "g" / "a.gguf", TOKENS, MERGES, "smollm", **more)
+    elif place == "files":
+        path = folder_with(tmp_path, chat_template=named["default"])
+        (path / "additional_chat_templates").mkdir()
+        (path / "additional_chat_templates" / "tool_use.jinja").write_text(named["tool_use"])
+    else:
+        given: Any = named if place == "dict" else [{"name": k, "template": v} for k, v in named.items()]
+        path = folder_with(tmp_path, tokenizer_config={"chat_template": given})
+    template = load_text(path).chat_template
+    assert template is not None
+    messages = [{"role": "user", "content": "hi"}]
+    assert template.render(messages) == "plain"
+    assert template.render(messages, tools=[{"name": "a"}]) == "1 tools"
+
+
 @pytest.mark.parametrize(
     ("files", "eos_ids"),
     [
@@ -99,5 +120,5 @@ def test_files_that_cannot_be_right_are_refused_by_name(tmp_path: Path, files: d
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"no tokenizer\.json and no tokenizer\.model"):
         load_text(tmp_path)

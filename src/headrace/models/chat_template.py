@@ -41,15 +41,18 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         *,
         special_tokens: Mapping[str, str],
+        source_with_tools: str | None = None,
         clock: Clock = datetime.datetime.now,
     ) -> None:
-        """special_tokens: bos_token, eos_token ... by name. Raises ModelError if the template does not parse."""
+        """special_tokens: bos_token, eos_token ... by name. source_with_tools: used in place of source for
+        conversations with tools. Raises ModelError if the template does not parse."""
         self._tokenizer = tokenizer
         self._special_tokens = dict(special_tokens)
         sandbox = environment(clock, _raise_exception)
         self._wants_parts = _OVER_PARTS.search(source) is not None
         try:
             self._template = sandbox.from_string(source)
+            self._with_tools = self._template if source_with_tools is None else sandbox.from_string(source_with_tools)
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, KeyError) as error:
             raise ModelError(f"the model's chat template does not parse: {error}") from error
 
@@ -108,7 +111,7 @@ class ChatTemplate:
         steps = _STEPS + _STEPS_A_STRING * len(strings)
         try:
             with allowance(steps, _WORK * limit, _SECONDS):
-                for piece in self._template.generate(variables):
+                for piece in (self._with_tools if tools else self._template).generate(variables):
                     pieces.append(piece)
                     size += len(piece)
                     if size > limit:

@@ -4,6 +4,7 @@ its authors recommend. It is what the API process needs; the engine's half is mo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ def _from_gguf(path: Path) -> TextModel:
     tokenizer = Tokenizer(load_vocabulary(file), bos_id=bos, eos_ids=eos_ids)
     named = {"bos_token": bos, "eos_token": ends[0], "unk_token": token_id(file, "unknown")}
     special = {name: tokenizer.name_of(index) for name, index in named.items() if index is not None}
-    source = file.get("tokenizer.chat_template")
-    template = ChatTemplate(source, tokenizer, special_tokens=special) if isinstance(source, str) else None
+    keys = {"default": "tokenizer.chat_template", "tool_use": "tokenizer.chat_template.tool_use"}
+    template = _chat_template({name: file.get(key) for name, key in keys.items()}, tokenizer, special)
     return TextModel(tokenizer, template, {})
 
 
@@ -60,8 +61,8 @@ def _from_folder(path: Path) -> TextModel:
     named = tokenizer.id_of(special.get("eos_token", ""))
     tokenizer.eos_ids = tuple(dict.fromkeys(end_ids if named is None else [*end_ids, named]))
     tokenizer.bos_id = tokenizer.id_of(special.get("bos_token", ""))
-    source = _template_source(path, settings)
-    template = None if source is None else ChatTemplate(source, tokenizer, special_tokens=special)
+    sources = _template_sources(path, settings)
+    template = _chat_template(sources, tokenizer, special)
     return TextModel(tokenizer, template, _sampling_defaults(generation, path))
 
 
@@ -92,16 +93,27 @@ def _ids(value: Any, path: Path, vocab_size: int) -> list[int]:
     return ids
 
 
-def _template_source(path: Path, settings: dict[str, Any]) -> str | None:
-    """From chat_template.jinja, chat_template.json or tokenizer_config.json, the first that has one."""
+def _chat_template(sources: Mapping[str, Any], tokenizer: Tokenizer, special: dict[str, str]) -> ChatTemplate | None:
+    """The template named default, and the one named tool_use for conversations with tools."""
+    source, with_tools = sources.get("default"), sources.get("tool_use")
+    if not isinstance(source, str):
+        return None
+    with_tools = with_tools if isinstance(with_tools, str) else None
+    return ChatTemplate(source, tokenizer, special_tokens=special, source_with_tools=with_tools)
+
+
+def _template_sources(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """By name, from chat_template.jinja and additional_chat_templates/, chat_template.json or tokenizer_config.json,
+    the first that is there."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        more = path / "additional_chat_templates" / "tool_use.jinja"
+        files = {"default": file} | ({"tool_use": more} if more.is_file() else {})
+        return {name: found.read_text(encoding="utf-8") for name, found in files.items()}
     given = _optional_json(path / "chat_template.json").get("chat_template", settings.get("chat_template"))
     if isinstance(given, list):
-        named = {item.get("name"): item.get("template") for item in given if isinstance(item, dict)}
-        given = named.get("default")
-    return given if isinstance(given, str) else None
+        return {str(item.get("name")): item.get("template") for item in given if isinstance(item, dict)}
+    return given if isinstance(given, dict) else {"default": given}
 
 
 def _sampling_defaults(generation: dict[str, Any], path: Path) -> dict[str, float | int]:
