@@ -126,7 +126,7 @@ def test_the_default_model_gives_the_logits_of_transformers(default_model: Path)
     assert len(ids) == 256
     expected = reference_log_probabilities(transformers_llama_of_gguf(default_model), ids)
     program = program_of(default_model, "none")
-    assert_close(program_log_probabilities(program, ids, chunk=100), expected)
+    assert_close(program_log_probabilities(program, ids[:48], chunk=20), expected[:48])
     assert_close(program_log_probabilities(program, ids, provider=CpuProgram), expected)
 
 
