@@ -34,6 +34,8 @@ def test_commands_and_flags_exist(document):
         assert name in known, f"{document.name}: headrace {name}"
     flags = {flag for command in known.values() for p in command.params for flag in (*p.opts, *p.secondary_opts)}
     flags |= {"--help", "--version"}
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        flags |= set(re.findall(r'add_argument\("(--[a-z-]+)"', script.read_text()))
     for flag in re.findall(r"`(--[a-z][a-z-]+)", text):
         assert flag in flags, f"{document.name}: {flag}"
 
