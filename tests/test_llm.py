@@ -114,6 +114,17 @@ def test_progress_counts_prompts(llm):
         ([[10**9]], GREEDY, "prompt"),
         ([[1] * 300], GREEDY, "prompt"),
         ([{"text": "a"}], GREEDY, "prompts"),
+        (None, GREEDY, "prompts"),
+        (iter(["a"]), GREEDY, "prompts"),
+        (b"a", GREEDY, "prompts"),
+        ([None], GREEDY, "prompts"),
+        ({"prompt": None}, GREEDY, "prompts"),
+        ({"prompt": 5}, GREEDY, "prompts"),
+        ({"prompt_token_ids": "abc"}, GREEDY, "prompts"),
+        ([1, 2.5], GREEDY, "prompts"),
+        ([True], GREEDY, "prompts"),
+        ("a", {"temperature": 0}, "sampling_params"),
+        ("a", [None], "sampling_params"),
         ([[1], [2]], [GREEDY], "sampling_params"),
         ([[1]], SamplingParams(logit_bias={10**6: 1.0}), "logit_bias"),
     ],
@@ -123,6 +134,13 @@ def test_what_cannot_be_answered_is_refused_and_leaves_nothing(llm, prompts, par
         llm.generate(prompts, params)
     assert caught.value.param == param
     assert llm.stats.running == llm.stats.waiting == 0
+
+
+@pytest.mark.parametrize("messages", [None, 5, "hi", [], [5], [[]], [[{"role": "user", "content": "a"}], [5]]])
+def test_what_is_no_conversation_is_refused(llm, messages):
+    with pytest.raises(RequestError) as caught:
+        llm.chat(messages, GREEDY)
+    assert caught.value.param == "messages"
 
 
 @pytest.mark.parametrize(

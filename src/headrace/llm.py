@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from headrace.core.config import Config
-from headrace.core.errors import EngineError, RequestError
+from headrace.core.errors import EngineError, RequestError, shown
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.request import TokenLogprobs as Scored
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
@@ -92,10 +92,15 @@ class LLM:
         template = self._text.chat_template
         if template is None:
             raise RequestError("this model has no chat template: use generate()", param="messages")
-        if not messages:
-            raise RequestError("messages must have at least one message", param="messages")
+        if not isinstance(messages, list | tuple) or not messages:
+            raise RequestError(f"messages must be a list of at least one, got {shown(messages)}", param="messages")
         one = isinstance(messages[0], Mapping)
         conversations: list[Any] = [messages] if one else list(messages)
+        for conversation in conversations:
+            if not isinstance(conversation, list | tuple) or not all(isinstance(m, Mapping) for m in conversation):
+                raise RequestError(
+                    f"a conversation must be a list of messages, got {shown(conversation)}", param="messages"
+                )
         pairs: list[tuple[str | None, list[int]]] = [
             (None, template.encode(conversation, add_generation_prompt=add_generation_prompt))
             for conversation in conversations
@@ -106,15 +111,16 @@ class LLM:
         """(text, token ids) of a prompt."""
         if isinstance(prompt, str):
             return prompt, self._text.tokenizer.encode(prompt)
-        if isinstance(prompt, list):
-            return None, prompt
-        given = dict(prompt)
-        if set(given) == {"prompt_token_ids"}:
-            return None, list(given["prompt_token_ids"])  # type: ignore[call-overload]
-        if set(given) == {"prompt"}:
-            return self._read(str(given["prompt"]))
+        given: Any = prompt
+        if isinstance(prompt, Mapping) and len(prompt) == 1:
+            if isinstance(text := prompt.get("prompt"), str):
+                return self._read(text)
+            given = prompt.get("prompt_token_ids")
+        if isinstance(given, list | tuple) and all(type(token) is int for token in given):
+            return None, list(given)
         raise RequestError(
-            f"a prompt must have either prompt or prompt_token_ids, got {', '.join(map(repr, given)) or 'nothing'}",
+            'a prompt must be a text, a list of token ids, {"prompt": text} or {"prompt_token_ids": ids}, got '
+            + shown(prompt),
             param="prompts",
         )
 
@@ -123,6 +129,10 @@ class LLM:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
             return [given] * count
+        if not isinstance(given, list | tuple) or not all(isinstance(one, SamplingParams) for one in given):
+            raise RequestError(
+                f"sampling_params must be SamplingParams or a list of them, got {shown(given)}", param="sampling_params"
+            )
         if len(given) != count:
             raise RequestError(
                 f"sampling_params must be one for all prompts or one for each: {len(given)} for {count} prompts",
@@ -204,6 +214,10 @@ class LLM:
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt is a text, one object, or a flat list of token ids."""
-    if isinstance(prompts, str) or (prompts and all(isinstance(item, int) for item in prompts)):
+    if isinstance(prompts, str | Mapping):
         return [cast(Prompt, prompts)]
-    return [cast(Prompt, prompts)] if isinstance(prompts, Mapping) else cast(list[Prompt], list(prompts))
+    if not isinstance(prompts, list | tuple):
+        raise RequestError(f"prompts must be a prompt or a list of them, got {shown(prompts)}", param="prompts")
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [cast(Prompt, list(prompts))]
+    return list(prompts)

