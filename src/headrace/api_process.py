@@ -19,6 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from headrace import __version__
+from headrace.collector import settle
 from headrace.core.config import Config
 from headrace.engine.client import ProcessClient
 from headrace.engine_process import EngineProcess
@@ -43,6 +44,7 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket) -> int:
         server_header=False,
         timeout_graceful_shutdown=_CLOSING_SECONDS,
     )
+    settle()
     with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
         return runner.run(_run(config, engine, listener, text, uvicorn_config))
 

@@ -6,7 +6,6 @@ nowhere else.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 import logging
 import signal
@@ -17,6 +16,7 @@ from typing import cast
 import msgspec
 
 from headrace import __version__
+from headrace.collector import settle
 from headrace.core.config import Config
 from headrace.core.errors import HeadraceError, MachineError
 from headrace.core.kv_layout import KVDtype
@@ -127,10 +127,6 @@ def _fingerprint(numerics: str, kernels: str) -> str:
     return hashlib.blake2b(f"{numerics} {kernels} {__version__}".encode(), digest_size=16).hexdigest()
 
 
-_GARBAGE_COLLECTION_THRESHOLD = 50_000
-"""Containers that may be made, beyond those dropped again, before Python looks for cycles."""
-
-
 def _show_loading(done: int, total: int) -> None:
     """On the terminal, one line that is gone when all is loaded."""
     text = f"loading weights: {100 * done // total} %" if done < total else ""
@@ -150,11 +146,7 @@ def main() -> int:
         return 1
     loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent)
     loop.stop_on(signal.SIGTERM)
-    # What was loaded lives as long as the process: no garbage collection need ever look at it. A step makes and
-    # drops a message for each request, and none of them can be part of a cycle: at the default threshold that alone
-    # would start collections, each a pause for all streams.
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_COLLECTION_THRESHOLD)
+    settle()
     loop.run()
     return 0
 
