@@ -69,6 +69,7 @@ async def test_conversations(client: httpx.AsyncClient) -> None:
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {"tokens": [VOCAB]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [1] * (2**18 + 1)}, "tokens"),
         ("/detokenize", {"tokens": [10**30]}, "tokens"),
     ],
 )

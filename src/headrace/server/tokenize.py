@@ -14,6 +14,9 @@ from headrace.server.prompts import read_prompts
 from headrace.server.protocol import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 from headrace.server.service import Service, service_of
 
+_MOST_IDS = 2**18
+"""Ids in one /detokenize: some seconds of work on a thread, and more than any context."""
+
 
 async def tokenize(request: Request) -> Response:
     service = service_of(request)
@@ -38,6 +41,8 @@ def _detokenized(service: Service, body: DetokenizeBody) -> bytes:
     service.check_model(body.model)
     if body.tokens is None:
         raise RequestError("tokens is required", param="tokens")
+    if len(body.tokens) > _MOST_IDS:
+        raise RequestError(f"tokens must be at most {_MOST_IDS} ids, got {len(body.tokens)}", param="tokens")
     for token in body.tokens:
         if not 0 <= token < service.limits.vocab_size:
             raise RequestError(
