@@ -25,7 +25,7 @@ from headrace.serving import serve
 try:
     sys.exit(serve(Config(**json.loads(sys.argv[1]))))
 except HeadraceError as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"{type(error).__name__}: {error}")
 """
 
 
@@ -182,9 +182,9 @@ def test_the_engine_ends_when_the_api_is_killed(default_model):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"max_model_len": 10**6}, "at most 8192"),
-        ({"host": "256.0.0.1"}, "cannot listen"),
-        ({"model": "no/such/file.gguf"}, "no/such/file.gguf"),
+        ({"max_model_len": 10**6}, "ConfigError: max_model_len (1000000) must be at most 8192"),
+        ({"host": "256.0.0.1"}, "ConfigError: cannot listen"),
+        ({"model": "no/such/file.gguf"}, "ModelError: 'no/such/file.gguf'"),
     ],
 )
 def test_what_cannot_be_served_is_said_and_ends(default_model, settings, words):

@@ -16,6 +16,9 @@ import msgspec
 from headrace.core.config import Config
 from headrace.core.errors import MachineError
 
+SETTINGS_AT_FAULT = 2
+"""Exit status of the child if what it was given cannot be run, as against a machine or an engine that failed."""
+
 _LONGEST_SOCKET_PATH = 100
 _SOCKET_NAME_BYTES = 20
 

@@ -18,13 +18,13 @@ import msgspec
 from headrace import __version__
 from headrace.collector import settle
 from headrace.core.config import Config
-from headrace.core.errors import HeadraceError, MachineError
+from headrace.core.errors import ConfigError, HeadraceError, MachineError, ModelError
 from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.wire import Ready
-from headrace.engine_process import Start
+from headrace.engine_process import SETTINGS_AT_FAULT, Start
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
@@ -143,7 +143,7 @@ def main() -> int:
         built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)
     except HeadraceError as error:
         report_failure(folder, str(error))
-        return 1
+        return SETTINGS_AT_FAULT if isinstance(error, ConfigError | ModelError) else 1
     loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent)
     loop.stop_on(signal.SIGTERM)
     settle()

@@ -10,8 +10,8 @@ import socket
 from pathlib import Path
 
 from headrace.core.config import Config
-from headrace.core.errors import ConfigError
-from headrace.engine_process import EngineProcess
+from headrace.core.errors import ConfigError, EngineDeadError
+from headrace.engine_process import SETTINGS_AT_FAULT, EngineProcess
 from headrace.models.sources import locate_model
 
 
@@ -27,6 +27,11 @@ def serve(config: Config) -> int:
         api_process = importlib.import_module("headrace.api_process")
         status: int = api_process.run(config, engine, listener)
         return status
+    except EngineDeadError as error:
+        engine.close()
+        if engine.exit_status() == SETTINGS_AT_FAULT:
+            raise ConfigError(str(error)) from error
+        raise
     finally:
         listener.close()
         engine.close()
