@@ -106,7 +106,8 @@ void write_unit(const KVView& kv, uint8_t* unit, int slot, const float* k, const
   const auto scale_of = [](const float* x, int n) {
     F32x16 largest = zero();
     for (int i = 0; i < n; i += kLanes) largest = max(largest, abs(load_upto(x + i, n - i)));
-    return reduce_max(largest) / 127.0f;
+    const float most = reduce_max(largest);
+    return most < 1e-30f ? 0.0f : most / 127.0f;  // the inverse of a smaller scale would be infinite
   };
   const auto quantize = [&](const float* x, int n, float scale, int8_t* out, int stride) {
     const F32x16 inverse = set1(scale > 0.0f ? 1.0f / scale : 0.0f);

@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from headrace.core.config import DEFAULT_MODEL
 from headrace.core.errors import ModelError
 from headrace.models import sources
+
+# The same examples in every run, and no limit on the time of one: a crowded machine proves nothing.
+settings.register_profile("headrace", deadline=None, derandomize=True)
+settings.load_profile("headrace")
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,10 @@ def widen_bf16(x: npt.NDArray[np.uint16]) -> Float:
 
 
 def quantize_int8(x: Float) -> tuple[npt.NDArray[np.int8], Float]:
-    """int8 values and float32 scales (max |x| / 127), one scale over the last axis."""
-    scale = (np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)).astype(np.float32)
+    """int8 values and float32 scales (max |x| / 127), one scale over the last axis. What is all below 1e-30 is 0:
+    the inverse of its scale would be infinite."""
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    scale = np.where(largest < 1e-30, 0, largest / np.float32(127)).astype(np.float32)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     return np.rint(x * inverse).astype(np.int8), scale
 
