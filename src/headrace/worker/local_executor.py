@@ -28,8 +28,15 @@ class LocalExecutor:
         self._under_way.append(batch if self._thread is None else self._thread.submit(self._runner.run, batch))
 
     def collect(self) -> BatchOutput:
-        step = self._under_way.popleft()
-        return self._runner.run(step) if isinstance(step, Batch) else step.result()
+        step = self._under_way[0]
+        try:
+            output = self._runner.run(step) if isinstance(step, Batch) else step.result()
+        except Exception:
+            self._under_way.popleft()
+            raise
+        # After a KeyboardInterrupt the step is still under way: whoever abandons the requests collects it again.
+        self._under_way.popleft()
+        return output
 
     def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
         if self._thread is None:
