@@ -98,3 +98,10 @@ def test_version(capsys):
 def test_every_command_loads_and_has_help(name, capsys):
     assert cli.run([name, "--help"]) == 0
     assert f"Usage: headrace {name}" in capsys.readouterr().out
+
+
+def test_no_command_shows_the_help_and_is_no_error(capsys):
+    assert cli.run([]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Usage: headrace")
+    assert "serve" in shown

@@ -136,7 +136,7 @@ def test_the_engine_is_a_process_of_its_own_in_a_private_folder(server):
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model):
+def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model, capfd):
     with serving(default_model) as (url, process):
         stream = Stream(url, max_tokens=200)
         assert stream.begun.wait(30)
@@ -146,6 +146,7 @@ def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model):
         stream.join(120)
         assert stream.finish_reason() == "length"
         assert process.wait(20) == 0
+    assert "finishing 1 request" in capfd.readouterr().err
 
 
 def test_a_second_sigterm_stops_at_once(default_model):

@@ -107,6 +107,9 @@ class DrainingServer(uvicorn.Server):
     def _signalled(self) -> None:
         if self._draining is None:
             self._service.drain()
+            if live := self._service.live:
+                what = "1 request" if live == 1 else f"{live} requests"
+                _tell(f"finishing {what}, {self._drain_seconds:g} s at most; signal again (Ctrl-C) to end now")
             self._draining = self._loop.create_task(self._drain())
         elif not self._cut:
             self._cut = True
@@ -131,4 +134,9 @@ async def _announce(server: uvicorn.Server, config: Config, listener: socket.soc
         await asyncio.sleep(0.005)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"{config.served_model_name} is served at http://{shown}:{port}/v1", file=sys.stderr, flush=True)  # noqa: T201
+    _tell(f"{config.served_model_name} is served at http://{shown}:{port}/v1")
+
+
+def _tell(message: str) -> None:
+    """Say something to whoever started the server."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201

@@ -72,6 +72,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0, 1 (the machine's fault or ours), 2 (the operator's)."""
     try:
         result = headrace.main(args=arguments, prog_name="headrace", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.ClickException as error:
         _say(error.format_message())
         return 2
