@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.errors import RequestError, shown
+from headrace.core.priority import DEFAULT_PRIORITY
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
@@ -180,7 +181,9 @@ class Request(msgspec.Struct, frozen=True):
     prompt_ids: the prompt's token ids (never empty). output_ids: tokens generated before, when a request is
     replayed on another engine; they count as generated. max_tokens is resolved (never None) and counts
     output_ids too. seed is resolved. eos_ids end the request and are empty when EOS is ignored.
-    Requests with different cache_salt never share cached blocks.
+    Requests with different cache_salt never share cached blocks. priority: the lower number goes first. tenant: whose
+    share of the engine this request uses, e.g. a name of the API key; "" is a tenant like any other. deadline:
+    seconds after its arrival at the engine by which its first token is wanted.
     """
 
     request_id: str
@@ -192,6 +195,9 @@ class Request(msgspec.Struct, frozen=True):
     eos_ids: tuple[int, ...] = ()
     output_ids: list[int] = []
     cache_salt: str = ""
+    priority: int = DEFAULT_PRIORITY
+    tenant: str = ""
+    deadline: float | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
