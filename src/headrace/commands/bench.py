@@ -1,4 +1,5 @@
-"""headrace bench: throughput and latency of an engine in this process, and the start-up of a server."""
+"""headrace bench: throughput and latency of an engine in this process, and the start-up of a server. Measures that need
+more have files of their own (bench_ops.py, bench_scheduler.py)."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from headrace.bench.startup import measure_startup
 from headrace.bench.throughput import measure_throughput
 from headrace.bench.workload import Shape
 from headrace.commands.bench_ops import ops
+from headrace.commands.bench_scheduler import scheduler
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
@@ -44,10 +46,11 @@ def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..
 
 @click.group()
 def bench() -> None:
-    """Measure throughput, latency, start-up or single ops."""
+    """Measure throughput, latency, start-up, single ops or the scheduler."""
 
 
 bench.add_command(ops)
+bench.add_command(scheduler)
 
 
 @bench.command()
