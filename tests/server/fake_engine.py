@@ -172,7 +172,7 @@ class FakeEngine:
         self.aborted += request_ids
         self.live.difference_update(request_ids)
 
-    async def stats(self) -> Stats:
+    def stats(self) -> Stats:
         if self.dead:
             raise EngineDeadError("process 4242 was killed by signal 9")
         return Stats(running=len(self.live), blocks_used=len(self.live), blocks_total=100)

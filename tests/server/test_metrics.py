@@ -22,7 +22,7 @@ async def scrape(client: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def test_engine_gauges_and_counters(client: httpx.AsyncClient, engine: FakeEngine) -> None:
-    async def stats() -> Stats:
+    def stats() -> Stats:
         return Stats(
             running=3, waiting=2, blocks_used=25, blocks_total=100, preemptions=1,
             prompt_tokens=500, generated_tokens=70, cached_tokens=40,
@@ -79,7 +79,7 @@ async def test_a_dead_engine_leaves_the_rest(client: httpx.AsyncClient, engine: 
 
 
 async def test_a_counter_that_runs_backwards_hurts_nobody(client: httpx.AsyncClient, engine: FakeEngine) -> None:
-    async def stats() -> Stats:
+    def stats() -> Stats:
         return Stats(running=-1, prompt_tokens=-5, generated_tokens=-1, blocks_total=0)
 
     engine.stats = stats  # type: ignore[method-assign]

@@ -27,8 +27,8 @@ from headrace.engine.wire import (
     Add,
     Failed,
     FromEngine,
+    Hello,
     Outputs,
-    Ping,
     Ready,
     Refused,
     Shutdown,
@@ -41,7 +41,6 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STATS_SECONDS = 10.0
 _WATCH_SECONDS = 0.2
 
 
@@ -53,7 +52,7 @@ class ProcessClient:
         self._folder = folder
         self._exit_status = exit_status
         self._streams: dict[str, OutputStream] = {}
-        self._stats_waiting: list[asyncio.Future[Stats]] = []
+        self._stats = Stats()
         self._ready: asyncio.Future[Ready] | None = None
         self._pulse: Pulse | None = None
         self._dead: str | None = None
@@ -68,7 +67,7 @@ class ProcessClient:
         self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
         self._socket.connect(f"ipc://{self._folder / SOCKET_NAME}")
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
-        await self._send(Ping())
+        await self._send(Hello())
         ready = await self._ready
         self._pulse = Pulse(self._folder / HEARTBEAT_NAME)
         return ready
@@ -104,15 +103,9 @@ class ProcessClient:
         if live and self._dead is None:
             await self._send(Abort(live))
 
-    async def stats(self) -> Stats:
+    def stats(self) -> Stats:
         self._check_alive()
-        answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
-        self._stats_waiting.append(answer)
-        await self._send(Ping())
-        try:
-            return await asyncio.wait_for(answer, STATS_SECONDS)
-        except TimeoutError:
-            raise EngineDeadError(f"the engine did not answer within {STATS_SECONDS:.0f} s") from None
+        return self._stats
 
     def healthy(self) -> tuple[bool, str]:
         if self._dead is not None:
@@ -171,9 +164,7 @@ class ProcessClient:
                 if stream is not None and not stream.accepted.done():
                     stream.accepted.set_exception(_refusal(message))
             case Stats():
-                waiting, self._stats_waiting = self._stats_waiting, []
-                for answer in waiting:
-                    _resolve(answer, message)
+                self._stats = message
             case Ready():
                 if self._ready is not None:
                     _resolve(self._ready, message)
@@ -203,12 +194,8 @@ class ProcessClient:
             return
         self._dead = reason
         error = EngineDeadError(reason)
-        waiting: list[asyncio.Future[Stats] | asyncio.Future[Ready]] = [*self._stats_waiting]
-        if self._ready is not None:
-            waiting.append(self._ready)
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(error)
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)

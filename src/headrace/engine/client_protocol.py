@@ -22,8 +22,9 @@ class EngineClient(Protocol):
     async def abort(self, request_ids: list[str]) -> None:
         """Stop these requests and free what they hold; unknown ids are ignored."""
 
-    async def stats(self) -> Stats:
-        """The engine's latest gauges. Raises EngineDeadError if it does not answer in time."""
+    def stats(self) -> Stats:
+        """What the engine published last, which it does while it works. Never waits. Raises EngineDeadError when the
+        engine is gone."""
 
     def healthy(self) -> tuple[bool, str]:
         """Whether the engine makes progress, and the reason if not. Never waits."""

@@ -27,8 +27,8 @@ from headrace.engine.wire import (
     Add,
     Failed,
     FromEngine,
+    Hello,
     Outputs,
-    Ping,
     Ready,
     Refused,
     Shutdown,
@@ -40,6 +40,8 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 
 _MESSAGES_PER_STEP = 256
+_PUBLISH_SECONDS = 0.1
+"""Stats go out at most this often while there is work."""
 
 
 class EngineLoop:
@@ -60,6 +62,7 @@ class EngineLoop:
         self._clock = clock
         self._owners: dict[str, bytes] = {}
         self._greeted: set[bytes] = set()
+        self._published = clock()
         self._draining = self._stopped = False
         self._wake, self._waker = sockets.socketpair()
         self._wake.setblocking(False)
@@ -121,6 +124,7 @@ class EngineLoop:
             client, body = frames
             if client not in self._greeted:
                 self._greeted.add(client)
+                self._send(client, self._engine.stats())
                 self._send(client, self._ready)
             try:
                 message = decode_to_engine(body)
@@ -136,8 +140,8 @@ class EngineLoop:
             case Abort(request_ids):
                 mine = [i for i in request_ids if self._owners.get(i) == client]
                 self._engine.abort(mine, self._clock())
-            case Ping():
-                self._send(client, self._engine.stats())
+            case Hello():
+                pass
             case Shutdown():
                 self._draining = self._stopped = True
 
@@ -158,9 +162,22 @@ class EngineLoop:
         self._send(client, Accepted(request_id))
 
     def _step(self) -> None:
+        self._publish()
         self._heartbeat.step_began(time.monotonic())
-        self._deliver(self._engine.step(self._clock))
+        deltas = self._engine.step(self._clock)
         self._heartbeat.step_ended()
+        # Before the outputs: whoever has read the last of them finds stats that know of it.
+        self._publish(at_rest=not self._engine.has_work)
+        self._deliver(deltas)
+
+    def _publish(self, *, at_rest: bool = False) -> None:
+        """Send every client the engine's stats, so that none has to ask and wait for a step under way."""
+        now = self._clock()
+        if at_rest or now - self._published >= _PUBLISH_SECONDS:
+            self._published = now
+            stats = self._engine.stats()
+            for client in self._greeted:
+                self._send(client, stats)
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
         """Send each client its deltas, all of one step in one message."""

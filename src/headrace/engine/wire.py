@@ -23,8 +23,8 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
     request_ids: list[str]
 
 
-class Ping(msgspec.Struct, tag=True, frozen=True):
-    """Asks for Stats."""
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """A client's first word: it is answered by Stats and Ready, and Stats follow as steps go on."""
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
@@ -82,7 +82,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     message: str
 
 
-ToEngine = Add | Abort | Ping | Shutdown
+ToEngine = Add | Abort | Hello | Shutdown
 FromEngine = Ready | Accepted | Refused | Outputs | Stats | Failed
 
 encode = msgspec.msgpack.Encoder().encode

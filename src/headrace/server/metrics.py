@@ -1,5 +1,5 @@
-"""Prometheus metrics, by vLLM's names and meanings with our prefix: gauges and counters of the engine read when
-scraped, and what only the API sees (latencies and how requests ended) observed as it happens.
+"""Prometheus metrics, by vLLM's names and meanings with our prefix: gauges and counters that the engine published
+last, and what only the API sees (latencies and how requests ended) observed as it happens.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Metrics:
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._last_token(seconds)
 
-    async def exposition(self, client: EngineClient) -> bytes:
-        """The text format. An engine that does not answer leaves its own metrics out, not the rest."""
+    def exposition(self, client: EngineClient) -> bytes:
+        """The text format. An engine that is gone leaves its own metrics out, not the rest."""
         text = generate_latest(self.registry)
         try:
-            stats = await client.stats()
+            stats = client.stats()
         except EngineDeadError:
             return text
         engine = CollectorRegistry()
@@ -104,4 +104,4 @@ class _EngineStats(Collector):
 
 async def metrics(request: Request) -> Response:
     service = request.app.state.service
-    return Response(await service.metrics.exposition(service.client), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response(service.metrics.exposition(service.client), media_type=CONTENT_TYPE_PLAIN_0_0_4)
