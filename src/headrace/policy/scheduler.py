@@ -15,19 +15,18 @@ from collections.abc import Iterable
 import numpy as np
 
 from headrace.core.batch import EMPTY, Batch, BatchOutput, BlockEdits, BoolArray, IntArray, SlotJoin
-from headrace.core.request import FinishReason, OutputDelta, Request, RequestState
-from headrace.policy import deltas
+from headrace.core.request import OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import share
+from headrace.policy.outcome import take_in
 from headrace.policy.preemption import victim
 from headrace.policy.queue import Queue
-from headrace.policy.scoring import LogitRows, Scoring
+from headrace.policy.roster import Roster
+from headrace.policy.scoring import LogitRows
 from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
 from headrace.policy.steady import Steady
-from headrace.policy.step import Counters, Step
-
-NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
+from headrace.policy.step import Step
 
 
 class Scheduler:
@@ -37,17 +36,11 @@ class Scheduler:
         self.slots = slots
         self.blocks = blocks
         self.queue = queue
-        self.counters = Counters()
         self.steps: deque[Step] = deque()
+        self._roster = Roster(slots, blocks, queue)
+        self.counters = self._roster.counters
         self._budget = budget
-        self._sequences: dict[str, Sequence] = {}
-        self._tickets = 0
         self._num_steps = 0
-        self._leaves: list[int] = []
-        self._departures = 0
-        # Slots that still compute tokens known when they joined.
-        self._behind: set[int] = set()
-        self._scoring = Scoring(slots)
         self._blocked: tuple[Sequence, int] | None = None
         self._steady: Steady | None = None
         self._calm_order: IntArray | None = None
@@ -62,37 +55,32 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences) or bool(self.steps)
+        return bool(self._roster) or bool(self.steps)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._sequences
+        return request_id in self._roster
 
     def add(self, request: Request) -> OutputDelta | None:
         """Queue a request, or answer at once if nothing is to be computed for it."""
-        sequence = Sequence.of(request, self._tickets)
-        if request.max_tokens <= len(request.output_ids) and (request.output_ids or not sequence.scoring):
-            self.counters.finished[FinishReason.LENGTH.value] += 1
-            return OutputDelta(request.request_id, finish_reason=FinishReason.LENGTH)
-        self._tickets += 1
-        self._sequences[request.request_id] = sequence
-        self.queue.push(sequence)
-        return None
+        return self._roster.add(request)
 
     def abort(self, request_ids: Iterable[str]) -> list[OutputDelta]:
         """End these requests, wherever they stand. Unknown ids are ignored."""
-        ended = []
-        for request_id in request_ids:
-            sequence = self._sequences.get(request_id)
-            if sequence is None:
-                continue
-            if sequence.state is RequestState.RUNNING:
-                self._leave(sequence, keep=True)
-            else:
-                self.queue.remove(sequence)
-            delta = OutputDelta(request_id)
-            self._finish(sequence, delta, FinishReason.ABORT)
-            ended.append(delta)
-        return ended
+        ended = map(self._roster.abort, request_ids)
+        return [delta for delta in ended if delta is not None]
+
+    def fail(self, slot: int, message: str) -> OutputDelta:
+        """End the request in this slot alone, with an error."""
+        return self._roster.fail(self.slots[slot], message)
+
+    def update(self, output: BatchOutput) -> list[OutputDelta]:
+        """Take in the oldest step under way: what each request is sent."""
+        return take_in(self._roster, self.steps.popleft(), output)
+
+    def alive(self, step: Step) -> BoolArray:
+        """Which entries of a step under way still belong to the request that they were made for."""
+        still: BoolArray = self.slots.serial.take(step.batch.slots) == step.serials
+        return still
 
     # What to compute next
 
@@ -116,8 +104,7 @@ class Scheduler:
                 counts = np.concatenate([counts, np.array(joined, np.int32)])
         if not len(slots):
             return None
-        leaves, self._leaves = tuple(self._leaves), []
-        return self._begin(slots, starts, counts, leaves, tuple(joins), self.blocks.take_edits())
+        return self._begin(slots, starts, counts, self._roster.take_leaves(), tuple(joins), self.blocks.take_edits())
 
     def _repeat(self, steady: Steady) -> Batch | None:
         """One more of the same, or None if something is to change."""
@@ -133,7 +120,6 @@ class Scheduler:
         state.computed[steady.at] = ends
         state.known[steady.at] = ends + steady.ones
         self._num_steps += 1
-        leaves, self._leaves = tuple(self._leaves), []
         batch = Batch(
             self._num_steps,
             steady.slots,
@@ -143,11 +129,11 @@ class Scheduler:
             starts,
             steady.sample,
             steady.top,
-            leaves=leaves,
+            leaves=self._roster.take_leaves(),
             edits=self.blocks.take_edits(),
         )
         final = steady.left <= 0
-        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._departures, steady, final)
+        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, steady, final)
         self.steps.append(step)
         return batch
 
@@ -164,7 +150,7 @@ class Scheduler:
             slots = state.order
             starts = state.computed.take(slots)
             counts = np.minimum(state.known.take(slots), state.last.take(slots)) - starts
-            if self._behind or len(slots) > self._budget:
+            if self._roster.behind or len(slots) > self._budget:
                 counts = share(counts, self._budget)
             if np.count_nonzero(counts) < len(counts):
                 moving = counts > 0
@@ -177,7 +163,7 @@ class Scheduler:
                 # Alone it fits, once steps under way have let go of what lies behind its window.
                 assert self.steps, "an admitted request does not fit alone"
                 return EMPTY, EMPTY, EMPTY
-            self._preempt(state[victim(state.order)])
+            self._roster.preempt(state[victim(state.order)])
 
     def _admit(self, budget: int) -> tuple[list[SlotJoin], list[int]]:
         """Take requests from the queue while tokens, slots and blocks last. Returns joins and token counts."""
@@ -187,8 +173,7 @@ class Scheduler:
             sequence = self.queue.peek()
             if sequence is None or not self._can_admit():
                 break
-            salt = sequence.cache_salt
-            hit = self.blocks.lookup(salt, sequence.tokens, sequence.cacheable)
+            hit = self.blocks.lookup(sequence.cache_salt, sequence.tokens, sequence.cacheable)
             known = len(sequence.tokens)
             needed = min(known, sequence.limit - 1)
             # One block is left to each running request, so that none is preempted as soon as it needs its next.
@@ -196,33 +181,14 @@ class Scheduler:
                 self._blocked = (sequence, self.blocks.version)
                 break
             self.queue.pop()
-            sequence.move(RequestState.RUNNING)
-            slot = self.slots.take(sequence, hit.tokens)
-            self.blocks.admit(slot, salt, hit)
+            join = self._roster.join(sequence, hit)
             count = min(budget, needed - hit.tokens)
-            grown = self.blocks.grow(np.array([slot], np.int32), np.array([hit.tokens + count], np.int32))
+            grown = self.blocks.grow(np.array([join.slot], np.int32), np.array([hit.tokens + count], np.int32))
             assert grown, "blocks that fit could not be taken"
             budget -= count
             counts.append(count)
-            joins.append(self._join(sequence, hit.tokens))
+            joins.append(join)
         return joins, counts
-
-    def _join(self, sequence: Sequence, cached: int) -> SlotJoin:
-        if sequence.cached_tokens < 0:
-            sequence.cached_tokens = cached
-            self.counters.prompt_tokens += sequence.prompt_len
-            self.counters.cached_tokens += min(cached, sequence.prompt_len)
-        self._behind.add(sequence.slot)
-        self._scoring.join(sequence)
-        return SlotJoin(
-            sequence.slot,
-            sequence.tokens,
-            sequence.prompt_len,
-            sequence.params,
-            sequence.seed,
-            sequence.choice,
-            sequence.eos_ids,
-        )
 
     def _begin(
         self,
@@ -242,8 +208,8 @@ class Scheduler:
         state.computed[slots] = ends
         state.known[sampled] += 1
         rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
-        if self._scoring:
-            rows = self._scoring.add_rows(rows, slots, starts, ends)
+        if self._roster.scoring:
+            rows = self._roster.scoring.add_rows(rows, slots, starts, ends)
         self._num_steps += 1
         batch = Batch(
             self._num_steps,
@@ -259,158 +225,10 @@ class Scheduler:
             edits=edits,
         )
         serials = state.serial.take(slots)
-        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._departures))
-        if everywhere and not self._behind and len(slots) == self.num_running:
+        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures))
+        if everywhere and not self._roster.behind and len(slots) == self.num_running:
             # The second such step of the same requests in a row is taken as the first of many.
             if self._calm_order is slots:
                 self._steady = Steady(state, slots, ends, self.blocks.block_size)
             self._calm_order = slots
         return batch
-
-    # What a finished step means
-
-    def update(self, output: BatchOutput) -> list[OutputDelta]:
-        """Take in the oldest step under way: what each request is sent. Requests that end here leave their slot
-        and blocks at once."""
-        state = self.slots
-        step = self.steps.popleft()
-        if step.steady is not None and step.departures == self._departures and step.steady.plain:
-            sent = self._update_steady(step, step.steady, output)
-            if sent is not None:
-                return sent
-        slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
-        rows: IntArray = np.arange(len(sampled), dtype=np.int32)
-        tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
-        if step.departures != self._departures:
-            alive = self.alive(step)
-            slots, ends = slots[alive], ends[alive]
-            rows = rows[alive[step.batch.logit_entry[: len(sampled)]]]
-            sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
-        state.done[slots] = ends
-        state.tokens[sampled, index] = tokens
-        sent = deltas.named(state.request_ids.take(sampled).tolist(), tokens)
-        self.counters.generated_tokens += len(sent)
-        if self._behind:
-            self._catch_up(sampled, index, sent)
-        top = state.top.take(sampled)
-        for i in np.flatnonzero(top >= 0).tolist():
-            sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
-        ending = index >= state.last.take(sampled)
-        ending |= (state.stops.take(sampled, axis=0) == tokens[:, None]).any(axis=1)
-        ending |= failed
-        if state.many_stops:
-            ending |= self._among_many(sampled, tokens)
-        if step.scored:
-            self._take_scores(step, set(slots.tolist()), output, sent)
-        for i in np.flatnonzero(ending).tolist():
-            slot = int(sampled[i])
-            if state.sequences[slot] is None:
-                continue
-            if failed[i]:
-                self._break_off(state[slot], sent[i])
-            else:
-                self._end(state[slot], sent[i], int(index[i]), int(tokens[i]))
-        return sent
-
-    def _update_steady(self, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
-        """update() where no request ends; None, and nothing done, if one might."""
-        tokens = output.tokens
-        if step.final or output.failed.any() or any((column == tokens).any() for column in steady.stops):
-            return None
-        self.slots.done[steady.at] = step.ends
-        self.slots.tokens[steady.at, step.ends] = tokens
-        self.counters.generated_tokens += len(tokens)
-        return deltas.named(steady.request_ids, tokens)
-
-    def alive(self, step: Step) -> BoolArray:
-        """Which entries of a step under way still belong to the request that they were made for."""
-        still: BoolArray = self.slots.serial.take(step.batch.slots) == step.serials
-        return still
-
-    def fail(self, slot: int, message: str) -> OutputDelta:
-        """End the request in this slot alone, with an error."""
-        sequence = self.slots[slot]
-        self._leave(sequence, keep=False)
-        delta = OutputDelta(sequence.request_id, error=message)
-        self._finish(sequence, delta, FinishReason.ERROR)
-        return delta
-
-    def _break_off(self, sequence: Sequence, delta: OutputDelta) -> None:
-        """End a request whose logits were not finite: what this step brought it means nothing."""
-        self.counters.generated_tokens -= len(delta.token_ids)
-        delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
-        self._leave(sequence, keep=False)
-        self._finish(sequence, delta, FinishReason.ERROR)
-
-    def _end(self, sequence: Sequence, delta: OutputDelta, index: int, token: int) -> None:
-        """End a request whose token `index` came out last, if it truly ends there."""
-        stops = token in sequence.eos_ids or token in sequence.params.stop_token_ids
-        if index + 1 - sequence.prompt_len <= sequence.params.min_tokens:
-            stops = False
-        if stops:
-            delta.stop_token = token
-        elif index + 1 < sequence.limit:
-            return
-        self._leave(sequence, keep=True)
-        self._finish(sequence, delta, FinishReason.STOP if stops else FinishReason.LENGTH)
-
-    def _finish(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
-        sequence.move(RequestState.FINISHED)
-        delta.finish_reason = reason
-        delta.cached_tokens = max(0, sequence.cached_tokens)
-        del self._sequences[sequence.request_id]
-        self.counters.finished[reason.value] += 1
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
-        sequence.tokens = self.slots.named(sequence.slot)
-        sequence.preemptions += 1
-        self.counters.preemptions += 1
-        self._leave(sequence, keep=True)
-        sequence.move(RequestState.PREEMPTED)
-        self.queue.push(sequence)
-
-    def _leave(self, sequence: Sequence, *, keep: bool) -> None:
-        """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
-        slot = sequence.slot
-        if keep:
-            done = int(self.slots.done[slot])
-            self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
-        self.blocks.release(slot)
-        self.slots.free(slot)
-        self._behind.discard(slot)
-        self._scoring.leave(slot)
-        self._leaves.append(slot)
-        self._departures += 1
-
-    def _catch_up(self, sampled: IntArray, index: IntArray, sent: list[OutputDelta]) -> None:
-        """Requests that were still computing what they joined with: cache what is done, say what was cached."""
-        state = self.slots
-        for slot in tuple(self._behind):
-            done, start = int(state.done[slot]), int(state.start[slot])
-            self.blocks.remember(slot, state.tokens[slot, : min(done, start)])
-            if done >= start:
-                self._behind.remove(slot)
-        for i in np.flatnonzero(index == state.start.take(sampled)).tolist():
-            sent[i].cached_tokens = max(0, state[int(sampled[i])].cached_tokens)
-
-    def _among_many(self, sampled: IntArray, tokens: IntArray) -> BoolArray:
-        many = self.slots.many_stops
-        pairs = zip(sampled.tolist(), tokens.tolist(), strict=True)
-        return np.array([slot in many and token in many[slot] for slot, token in pairs], np.bool_)
-
-    def _take_scores(self, step: Step, alive: set[int], output: BatchOutput, sent: list[OutputDelta]) -> None:
-        """Hand out prompt log-probabilities, beside a token if there is one; who wanted nothing else ends."""
-        by_id = {delta.request_id: delta for delta in sent}
-        for sequence, scored in self._scoring.hand_out(output, len(step.sampled), step.scored, alive):
-            delta = by_id.get(sequence.request_id)
-            if delta is None:
-                delta = OutputDelta(sequence.request_id)
-                sent.append(delta)
-            if scored is None:
-                self._break_off(sequence, delta)
-                continue
-            delta.prompt_logprobs = scored
-            if sequence.limit == sequence.prompt_len and not sequence.scoring:
-                self._leave(sequence, keep=True)
-                self._finish(sequence, delta, FinishReason.LENGTH)

@@ -1,0 +1,115 @@
+"""What a finished step means: tokens become known, what is done enters the prefix cache, requests that reach a stop or
+their length end, and each request is sent what the step brought it. Entries whose request has left since the step
+was begun mean nothing and are dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.core.batch import BatchOutput, BoolArray, IntArray
+from headrace.core.request import FinishReason, OutputDelta
+from headrace.policy import deltas
+from headrace.policy.roster import Roster
+from headrace.policy.sequence import Sequence
+from headrace.policy.steady import Steady
+from headrace.policy.step import Step
+
+
+def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:
+    """Requests that end here leave their slot and blocks at once."""
+    if step.steady is not None and step.departures == roster.departures and step.steady.plain:
+        sent = _take_in_steady(roster, step, step.steady, output)
+        if sent is not None:
+            return sent
+    state = roster.slots
+    slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
+    rows: IntArray = np.arange(len(sampled), dtype=np.int32)
+    tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
+    if step.departures != roster.departures:
+        alive = state.serial.take(slots) == step.serials
+        slots, ends = slots[alive], ends[alive]
+        rows = rows[alive[step.batch.logit_entry[: len(sampled)]]]
+        sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
+    state.done[slots] = ends
+    state.tokens[sampled, index] = tokens
+    sent = deltas.named(state.request_ids.take(sampled).tolist(), tokens)
+    roster.counters.generated_tokens += len(sent)
+    if roster.behind:
+        _catch_up(roster, sampled, index, sent)
+    top = state.top.take(sampled)
+    for i in np.flatnonzero(top >= 0).tolist():
+        sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
+    ending = index >= state.last.take(sampled)
+    ending |= (state.stops.take(sampled, axis=0) == tokens[:, None]).any(axis=1)
+    ending |= failed
+    if state.many_stops:
+        ending |= _among_many(roster, sampled, tokens)
+    if step.scored:
+        _take_scores(roster, step, set(slots.tolist()), output, sent)
+    for i in np.flatnonzero(ending).tolist():
+        slot = int(sampled[i])
+        if state.sequences[slot] is None:
+            continue
+        if failed[i]:
+            roster.break_off(state[slot], sent[i])
+        else:
+            _end(roster, state[slot], sent[i], int(index[i]), int(tokens[i]))
+    return sent
+
+
+def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
+    """take_in() where no request ends; None, and nothing done, if one might."""
+    tokens = output.tokens
+    if step.final or output.failed.any() or any((column == tokens).any() for column in steady.stops):
+        return None
+    roster.slots.done[steady.at] = step.ends
+    roster.slots.tokens[steady.at, step.ends] = tokens
+    roster.counters.generated_tokens += len(tokens)
+    return deltas.named(steady.request_ids, tokens)
+
+
+def _end(roster: Roster, sequence: Sequence, delta: OutputDelta, index: int, token: int) -> None:
+    """End a request whose token `index` came out last, if it truly ends there."""
+    stops = token in sequence.eos_ids or token in sequence.params.stop_token_ids
+    if index + 1 - sequence.prompt_len <= sequence.params.min_tokens:
+        stops = False
+    if stops:
+        delta.stop_token = token
+    elif index + 1 < sequence.limit:
+        return
+    roster.end(sequence, delta, FinishReason.STOP if stops else FinishReason.LENGTH)
+
+
+def _catch_up(roster: Roster, sampled: IntArray, index: IntArray, sent: list[OutputDelta]) -> None:
+    """Requests that were still computing what they joined with: cache what is done, say what was cached."""
+    state = roster.slots
+    for slot in tuple(roster.behind):
+        done, start = int(state.done[slot]), int(state.start[slot])
+        roster.blocks.remember(slot, state.tokens[slot, : min(done, start)])
+        if done >= start:
+            roster.behind.remove(slot)
+    for i in np.flatnonzero(index == state.start.take(sampled)).tolist():
+        sent[i].cached_tokens = max(0, state[int(sampled[i])].cached_tokens)
+
+
+def _among_many(roster: Roster, sampled: IntArray, tokens: IntArray) -> BoolArray:
+    many = roster.slots.many_stops
+    pairs = zip(sampled.tolist(), tokens.tolist(), strict=True)
+    return np.array([slot in many and token in many[slot] for slot, token in pairs], np.bool_)
+
+
+def _take_scores(roster: Roster, step: Step, alive: set[int], output: BatchOutput, sent: list[OutputDelta]) -> None:
+    """Hand out prompt log-probabilities, beside a token if there is one; who wanted nothing else ends."""
+    by_id = {delta.request_id: delta for delta in sent}
+    for sequence, scored in roster.scoring.hand_out(output, len(step.sampled), step.scored, alive):
+        delta = by_id.get(sequence.request_id)
+        if delta is None:
+            delta = OutputDelta(sequence.request_id)
+            sent.append(delta)
+        if scored is None:
+            roster.break_off(sequence, delta)
+            continue
+        delta.prompt_logprobs = scored
+        if sequence.limit == sequence.prompt_len and not sequence.scoring:
+            roster.end(sequence, delta, FinishReason.LENGTH)

@@ -1,0 +1,137 @@
+"""Who has a slot, and the moves of a request between queue, slot and end: what it holds is taken and given up here and
+nowhere else. It decides nothing: the scheduler says who joins and who gives way, a finished step who ends.
+"""
+
+from __future__ import annotations
+
+from headrace.core.batch import SlotJoin
+from headrace.core.request import FinishReason, OutputDelta, Request, RequestState
+from headrace.policy.block_manager import BlockManager, Hit
+from headrace.policy.queue import Queue
+from headrace.policy.scoring import Scoring
+from headrace.policy.sequence import Sequence
+from headrace.policy.slots import Slots
+from headrace.policy.step import Counters
+
+NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
+
+
+class Roster:
+    """behind: slots that still compute tokens known when they joined. departures: how many have left a slot since
+    the start."""
+
+    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue) -> None:
+        self.slots = slots
+        self.blocks = blocks
+        self.queue = queue
+        self.counters = Counters()
+        self.scoring = Scoring(slots)
+        self.behind: set[int] = set()
+        self.departures = 0
+        self._sequences: dict[str, Sequence] = {}
+        self._tickets = 0
+        self._leaves: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._sequences
+
+    def add(self, request: Request) -> OutputDelta | None:
+        """Queue a request, or answer at once if nothing is to be computed for it."""
+        sequence = Sequence.of(request, self._tickets)
+        if request.max_tokens <= len(request.output_ids) and (request.output_ids or not sequence.scoring):
+            self.counters.finished[FinishReason.LENGTH.value] += 1
+            return OutputDelta(request.request_id, finish_reason=FinishReason.LENGTH)
+        self._tickets += 1
+        self._sequences[request.request_id] = sequence
+        self.queue.push(sequence)
+        return None
+
+    def join(self, sequence: Sequence, hit: Hit) -> SlotJoin:
+        """Give a request that left the queue a free slot and its cached prefix."""
+        sequence.move(RequestState.RUNNING)
+        slot = self.slots.take(sequence, hit.tokens)
+        self.blocks.admit(slot, sequence.cache_salt, hit)
+        if sequence.cached_tokens < 0:
+            sequence.cached_tokens = hit.tokens
+            self.counters.prompt_tokens += sequence.prompt_len
+            self.counters.cached_tokens += min(hit.tokens, sequence.prompt_len)
+        self.behind.add(slot)
+        self.scoring.join(sequence)
+        return SlotJoin(
+            slot,
+            sequence.tokens,
+            sequence.prompt_len,
+            sequence.params,
+            sequence.seed,
+            sequence.choice,
+            sequence.eos_ids,
+        )
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
+        sequence.tokens = self.slots.named(sequence.slot)
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._leave(sequence, keep=True)
+        sequence.move(RequestState.PREEMPTED)
+        self.queue.push(sequence)
+
+    def abort(self, request_id: str) -> OutputDelta | None:
+        """End a request wherever it stands; None if the id is unknown."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        if sequence.state is RequestState.RUNNING:
+            self._leave(sequence, keep=True)
+        else:
+            self.queue.remove(sequence)
+        delta = OutputDelta(request_id)
+        self._finish(sequence, delta, FinishReason.ABORT)
+        return delta
+
+    def end(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
+        """A running request has all it asked for."""
+        self._leave(sequence, keep=True)
+        self._finish(sequence, delta, reason)
+
+    def fail(self, sequence: Sequence, message: str) -> OutputDelta:
+        """End a running request alone, with an error."""
+        delta = OutputDelta(sequence.request_id, error=message)
+        self._leave(sequence, keep=False)
+        self._finish(sequence, delta, FinishReason.ERROR)
+        return delta
+
+    def break_off(self, sequence: Sequence, delta: OutputDelta) -> None:
+        """End a request whose logits were not finite: what this step brought it means nothing."""
+        self.counters.generated_tokens -= len(delta.token_ids)
+        delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
+        self._leave(sequence, keep=False)
+        self._finish(sequence, delta, FinishReason.ERROR)
+
+    def take_leaves(self) -> tuple[int, ...]:
+        """Slots left since the last call."""
+        leaves, self._leaves = tuple(self._leaves), []
+        return leaves
+
+    def _leave(self, sequence: Sequence, *, keep: bool) -> None:
+        """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
+        slot = sequence.slot
+        if keep:
+            done = int(self.slots.done[slot])
+            self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
+        self.blocks.release(slot)
+        self.slots.free(slot)
+        self.behind.discard(slot)
+        self.scoring.leave(slot)
+        self._leaves.append(slot)
+        self.departures += 1
+
+    def _finish(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
+        sequence.move(RequestState.FINISHED)
+        delta.finish_reason = reason
+        delta.cached_tokens = max(0, sequence.cached_tokens)
+        del self._sequences[sequence.request_id]
+        self.counters.finished[reason.value] += 1
