@@ -3,9 +3,12 @@
 import pytest
 from tests.engine.engine_driver import capacity, collect, expected, make_engine, request, run
 
+from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason
-from headrace.engine.null_executor import Faults
+from headrace.engine.engine import Engine
+from headrace.engine.null_executor import Faults, NullExecutor
+from headrace.policy.latency import LinearPrior, StepWork
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -243,3 +246,28 @@ def test_stats_add_up():
     assert (stats.prompt_tokens, stats.generated_tokens) == (14, 10)
     assert stats.finished == {"length": 2}
     assert stats.blocks_total == 200 and stats.blocks_used == 0 and stats.step >= 6
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_it_learns_how_long_steps_take(depth):
+    takes = LinearPrior(step=0.25, token=0.0625, request=0, context=0, pair=0, row=0)
+
+    class Paced(NullExecutor):
+        """Collects a step the moment that it is done, and is at work on one at a time."""
+
+        now = 0.0
+
+        def collect(self):
+            self.now += takes(StepWork.of(self._submitted[0]))
+            return super().collect()
+
+    executor = Paced(capacity())
+    engine = Engine(executor, Config(pipeline_depth=depth, max_num_batched_tokens=8))
+    for i in range(6):
+        engine.add(request(f"r{i}", range(1, 3 + 5 * i), 12, seed=i), 0.0)
+    while engine.has_work:
+        engine.step(lambda: executor.now)
+    assert engine.latency.observed == engine.stats().step
+    assert engine.latency.error < 0.05
+    for work in (StepWork(4, 4, 90, 0.0, 4, 4), StepWork(8, 4, 90, 25.0, 4, 4)):
+        assert engine.latency.predict(work) == pytest.approx(takes(work), rel=0.05)

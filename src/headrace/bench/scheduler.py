@@ -103,7 +103,7 @@ def measure_scheduler(load: Load, progress: Callable[[int], object]) -> dict[str
                 spent["schedule_us"].append(took)
         stats = engine.stats()
         running, queued = running + stats.running, queued + stats.waiting
-        took, sent = _timed(device, lambda: engine.finish_step(0.0))
+        took, sent = _timed(device, lambda: engine.finish_step(lambda: 0.0))
         under_way -= 1
         if counts:
             spent["update_us"].append(took)

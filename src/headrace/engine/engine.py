@@ -7,6 +7,7 @@ Drive it with step() while has_work, or with begin_step() and finish_step() wher
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from headrace.core.config import Config
@@ -17,6 +18,7 @@ from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
+from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.queue import FirstComeQueue
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
@@ -28,9 +30,10 @@ _STEP_FAILED = "the engine failed while it computed this request; other requests
 
 class Engine:
     """Uses of the config: max_num_batched_tokens, max_queued_requests, enable_prefix_caching, pipeline_depth; what
-    the device holds comes from executor.capacity."""
+    the device holds comes from executor.capacity. prior: seconds that a step is expected to take before any was
+    measured; None for the latency model's own."""
 
-    def __init__(self, executor: Executor, config: Config) -> None:
+    def __init__(self, executor: Executor, config: Config, *, prior: Prior | None = None) -> None:
         has = executor.capacity
         self._executor = executor
         self._depth = config.pipeline_depth
@@ -51,7 +54,11 @@ class Engine:
             vocab_size=has.vocab_size,
             max_queued_requests=config.max_queued_requests,
         )
+        self.latency = LatencyModel(prior)
         self._ready: list[OutputDelta] = []
+        # What each step under way computes, and when it was begun; when the last one came back.
+        self._begun: deque[tuple[StepWork, float]] = deque()
+        self._collected = float("-inf")
 
     def add(self, request: Request, now: float) -> None:
         """Take a request. Raises RequestError if it can never run, OverloadedError if too many wait."""
@@ -72,7 +79,7 @@ class Engine:
         """Begin as many steps as may be under way, then finish the oldest."""
         while self.begin_step(clock()):
             pass
-        return self.finish_step(clock())
+        return self.finish_step(clock)
 
     def begin_step(self, now: float) -> bool:
         """Begin a step unless enough are under way or nothing can move. False if none was begun."""
@@ -81,10 +88,11 @@ class Engine:
         batch = self._scheduler.schedule()
         if batch is None:
             return False
+        self._begun.append((StepWork.of(batch), now))
         self._executor.submit(batch)
         return True
 
-    def finish_step(self, now: float) -> list[OutputDelta]:
+    def finish_step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Wait for the oldest step under way, if any, and return what each request is sent."""
         ready, self._ready = self._ready, []
         if self._scheduler.steps:
@@ -93,9 +101,17 @@ class Engine:
             except Exception:
                 log.exception("step %d failed; looking for the request at fault", self._scheduler.steps[0].batch.step)
                 ready += self._recover()
+                self._begun.clear()
             else:
+                self._observe(clock())
                 ready += self._scheduler.update(output)
-        return self._ended(ready, now)
+        return self._ended(ready, clock())
+
+    def _observe(self, now: float) -> None:
+        """Learn how long the oldest step took; it waited for those begun before it."""
+        work, begun = self._begun.popleft()
+        self.latency.observe(work, max(0.0, now - max(begun, self._collected)))
+        self._collected = now
 
     def _recover(self) -> list[OutputDelta]:
         """Finish all steps under way, of which the oldest has raised."""

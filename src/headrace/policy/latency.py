@@ -82,14 +82,16 @@ class LinearPrior:
 _FEATURES = 7
 # Steps of its kind after which a step counts half: without longer entries, with them.
 _HALF_LIVES = (256, 64)
-# Steps between fits once the model is warm; before that each step may refit.
+# Steps after which a prediction is preceded by a fit. Though nobody asks, one is made at the latest after _FIT_LATEST
+# steps, or when half of all steps are new; the first _WARM steps are fitted at once.
 _FIT_EVERY = 32
+_FIT_LATEST = 256
 _WARM = 8
 # Relative error up to which a step has its full weight.
 _TRUSTED = 0.25
 # Pull toward the last fit, beside a weight of 1 for all steps seen: decides what they leave open.
 _PULL = 1e-3
-_SWEEPS = 8
+_SWEEPS = 24
 _SHORTEST = 1e-9
 _REMEMBERED_ERRORS = 128
 
@@ -106,7 +108,7 @@ class LatencyModel:
         self._target: list[Matrix] = [np.zeros(_FEATURES) for _ in range(2)]
         self._waiting: tuple[list[list[float]], list[list[float]]] = ([], [])
         self._errors: deque[float] = deque(maxlen=_REMEMBERED_ERRORS)
-        self._observed = 0
+        self._observed = self._unfitted = 0
 
     @property
     def observed(self) -> int:
@@ -121,6 +123,8 @@ class LatencyModel:
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step of this work will take, above 0."""
+        if self._unfitted >= _FIT_EVERY:
+            self._fit()
         return self._sum(self._features(work))
 
     def observe(self, work: StepWork, seconds: float) -> None:
@@ -140,7 +144,8 @@ class LatencyModel:
         waiting = self._waiting[work.tokens > work.requests]
         waiting.append([*(value / scale for value in features), seconds / scale])
         self._observed += 1
-        if self._observed <= _WARM or self._observed % _FIT_EVERY == 0:
+        self._unfitted += 1
+        if self._observed <= _WARM or self._unfitted >= min(self._observed // 2, _FIT_LATEST):
             self._fit()
 
     def _features(self, work: StepWork) -> tuple[float, ...]:
@@ -160,6 +165,7 @@ class LatencyModel:
 
     def _fit(self) -> None:
         """Take in the steps that wait, and descend one coefficient after the other from the last fit."""
+        self._unfitted = 0
         for kind, waiting in enumerate(self._waiting):
             if not waiting:
                 continue
