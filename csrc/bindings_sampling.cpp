@@ -85,7 +85,8 @@ void require(bool ok, const char* message) {
 void run(Sampler& sampler, Array2<const float> logits, Array1<const int32_t> slots, Array1<const int32_t> positions,
          Array1<const bool> sample, Array1<const int32_t> top, Array2<const int32_t> history,
          std::optional<Array1<const int32_t>> adjust_begin, std::optional<Array1<const int32_t>> adjust_id,
-         std::optional<Array1<const float>> adjust_value, Array1<int32_t> token, Array1<bool> failed,
+         std::optional<Array1<const float>> adjust_value, std::optional<Array1<const int32_t>> mask_row,
+         std::optional<Array2<const uint32_t>> masks, Array1<int32_t> token, Array1<bool> failed,
          std::optional<Array1<float>> logprob, std::optional<Array1<int32_t>> rank,
          std::optional<Array2<int32_t>> top_ids, std::optional<Array2<float>> top_logprobs) {
   const size_t count = slots.shape(0);
@@ -110,6 +111,15 @@ void run(Sampler& sampler, Array2<const float> logits, Array1<const int32_t> slo
     rows.adjust_begin = adjust_begin->data();
     rows.adjust_id = adjust_id->data();
     rows.adjust_value = adjust_value->data();
+  }
+  if (mask_row) {
+    require(masks && mask_row->shape(0) == count && masks->shape(1) == (logits.shape(1) + 31) / 32,
+            "masks must be words of 32 tokens, as wide as the vocabulary, with a row's mask or -1 for each row");
+    for (size_t row = 0; row < count; ++row)
+      require(mask_row->data()[row] < static_cast<int64_t>(masks->shape(0)), "a row's mask must be one of the masks");
+    rows.mask_row = mask_row->data();
+    rows.masks = masks->data();
+    rows.mask_stride = static_cast<ptrdiff_t>(masks->shape(1));
   }
   rows.token = token.data();
   rows.failed = reinterpret_cast<uint8_t*>(failed.data());
@@ -152,7 +162,7 @@ void bind_sampling(nb::module_& m) {
           "The arrays, one value a slot, are read at every run and must outlive the sampler.")
       .def("run", &run, nb::arg("logits"), nb::arg("slots"), nb::arg("positions"), nb::arg("sample"), nb::arg("top"),
            nb::arg("history"), nb::arg("adjust_begin").none(), nb::arg("adjust_id").none(),
-           nb::arg("adjust_value").none(), nb::arg("token"), nb::arg("failed"), nb::arg("logprob").none(),
+           nb::arg("adjust_value").none(), nb::arg("mask_row").none(), nb::arg("masks").none(), nb::arg("token"), nb::arg("failed"), nb::arg("logprob").none(),
            nb::arg("rank").none(), nb::arg("top_ids").none(), nb::arg("top_logprobs").none());
 }
 

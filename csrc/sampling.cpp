@@ -41,6 +41,33 @@ void penalize(const SamplingRows& rows, int row, float* z, int32_t* counts) {
   }
 }
 
+// The row's mask, or null if all tokens may come.
+const uint32_t* mask_of(const SamplingRows& rows, int row) {
+  if (!rows.mask_row || rows.mask_row[row] < 0) return nullptr;
+  return rows.masks + rows.mask_row[row] * rows.mask_stride;
+}
+
+// z becomes -inf where the mask bars a token.
+void apply_mask(const uint32_t* mask, int n, float* z) {
+  for (int begin = 0; begin < n; begin += 32) {
+    uint32_t barred = ~mask[begin / 32];
+    if (n - begin < 32) barred &= (1u << (n - begin)) - 1;
+    if (barred == ~0u) {
+      for (int i = 0; i < 32; i += kLanes) store(z + begin + i, set1(kMinusInfinity));
+      continue;
+    }
+    for (; barred; barred &= barred - 1) z[begin + __builtin_ctz(barred)] = kMinusInfinity;
+  }
+}
+
+// The likeliest token that the mask lets through, ties to the lowest; `otherwise` if it bars every one.
+int likeliest_of(const uint32_t* mask, const float* x, int n, int otherwise) {
+  int best = -1;
+  for (int i = 0; i < n; ++i)
+    if ((mask[i / 32] >> (i % 32) & 1) && (best < 0 || x[i] > x[best])) best = i;
+  return best < 0 ? otherwise : best;
+}
+
 // A bound on e^x from above, within 7 %: between powers of two the chord lies above the curve.
 HEADRACE_INLINE F32x16 exp_bound(F32x16 x) {
   constexpr float kStep = 12102203.2f, kOne = 1065353216.0f;  // 2^23 / ln 2; the bits of 1
@@ -86,15 +113,17 @@ int sample(const SamplingRows& rows, int row, const float* logits, Largest large
   const int slot = rows.slot[row], n = rows.vocab;
   const int first = rows.adjust_begin ? rows.adjust_begin[row] : 0;
   const int last = rows.adjust_begin ? rows.adjust_begin[row + 1] : 0;
+  const uint32_t* mask = mask_of(rows, row);
   float* z = scratch.z;
   const float* x = logits;
-  if (first < last || slots.repetition[slot] != 1.0f || slots.frequency[slot] != 0.0f || slots.presence[slot] != 0.0f) {
+  if (first < last || mask || slots.repetition[slot] != 1.0f || slots.frequency[slot] != 0.0f || slots.presence[slot] != 0.0f) {
     std::memcpy(z, logits, sizeof(float) * n);
     for (int i = first; i < last; ++i) z[rows.adjust_id[i]] += rows.adjust_value[i];
+    if (mask) apply_mask(mask, n, z);
     penalize(rows, row, z, scratch.counts);
     x = z;
     const Largest adjusted = find_largest(z, n);
-    if (adjusted.value == kMinusInfinity) return largest.index;
+    if (adjusted.value == kMinusInfinity) return mask ? likeliest_of(mask, logits, n, largest.index) : largest.index;
     largest = adjusted;
   }
   const float temperature = slots.temperature[slot];

@@ -25,6 +25,10 @@ struct SamplingRows {
   // What is added to which logits of row i: entries adjust_begin[i] .. adjust_begin[i+1]. Null: nothing.
   const int32_t *adjust_begin, *adjust_id;
   const float* adjust_value;
+  // Which mask holds for row i (-1: none), and the masks: bit t of a mask says that token t may come. Null: none.
+  const int32_t* mask_row;
+  const uint32_t* masks;
+  ptrdiff_t mask_stride;
   // Results by row; top_ids and top_logprobs are [rows][top_width]. logprob is null if no row asks.
   int32_t* token;
   uint8_t* failed;

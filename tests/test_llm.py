@@ -172,3 +172,15 @@ def test_unknown_names_are_refused():
     assert set(headrace.__all__) <= set(dir(headrace))
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = headrace.nothing_here
+
+
+def test_a_bad_word_does_not_come_and_nothing_but_allowed_tokens_does(llm):
+    prompt = "The capital of France is"
+    assert " Paris" in llm.generate(prompt, GREEDY)[0].outputs[0].text
+    kept_out = SamplingParams(temperature=0, max_tokens=8, bad_words=["Paris"])
+    assert "Paris" not in llm.generate(prompt, kept_out)[0].outputs[0].text
+    digits = [llm.get_tokenizer().id_of(digit) for digit in "0123456789"]
+    only = SamplingParams(temperature=1, max_tokens=8, allowed_token_ids=digits, logprobs=1)
+    output = llm.generate(prompt, only)[0].outputs[0]
+    assert len(output.text) == 8 and output.text.isdigit()
+    assert output.logprobs[0][output.token_ids[0]].rank > 1

@@ -5,6 +5,7 @@ and steps the engine until all are answered; nothing runs in the background.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 import time
@@ -16,7 +17,7 @@ from headrace.core.config import Config
 from headrace.core.errors import EngineError, RequestError, shown
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.request import TokenLogprobs as Scored
-from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
+from headrace.engine.completion import Choice, Limits, SeedSource, build_requests, with_bad_words
 from headrace.engine.drive import drive
 from headrace.engine.wire import Stats
 from headrace.launch import build_engine
@@ -147,6 +148,8 @@ class LLM:
         progress: Callable[[int, int], None] | None,
     ) -> list[RequestOutput]:
         names = [str(next(self._ids)) for _ in prompts]
+        encode = functools.partial(self._text.tokenizer.encode, add_special_tokens=False, param="bad_words")
+        params = [with_bad_words(one, encode) for one in params]
         groups = [
             build_requests(name, ids, one, self._limits, self._seeds)
             for name, (_, ids), one in zip(names, prompts, params, strict=True)

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import RequestError
 from headrace.core.request import FinishReason, OutputDelta, SamplingParams, TokenLogprobs
-from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
+from headrace.engine.completion import Choice, Limits, SeedSource, build_requests, with_bad_words
 
 LIMITS = Limits(max_model_len=32, vocab_size=100, eos_ids=(2,))
 
@@ -92,3 +92,36 @@ def test_overrun_past_a_stop_string_is_dropped():
     choice.push(OutputDelta("r-0", [3], finish_reason=FinishReason.ABORT))
     assert (choice.text, choice.token_ids, choice.stop_reason) == ("a", [0, 1], "b")
     assert choice.finish_reason is FinishReason.STOP
+
+
+def test_bad_words_become_their_tokens_with_and_without_a_space():
+    def encode(text):
+        return [ord(character) % 100 for character in text]
+
+    params = with_bad_words(SamplingParams(bad_words=["ab", " ab", "c"]), encode)
+    assert params.bad_words == ()
+    assert params.bad_words_token_ids == ((97, 98), (32, 97, 98), (99,), (32, 99))
+    assert with_bad_words(SamplingParams(), encode) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [100]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+        ({"allowed_token_ids": ["1"]}, "allowed_token_ids"),
+        ({"allowed_token_ids": 5}, "allowed_token_ids"),
+        ({"bad_words": "word"}, "bad_words"),
+        ({"bad_words": [" "]}, "bad_words"),
+        ({"bad_words": [5]}, "bad_words"),
+        ({"bad_words": ["a" * 5000]}, "bad_words"),
+        ({"bad_words": ["a"] * 1025}, "bad_words"),
+        ({"bad_words_token_ids": [[]]}, "bad_words"),
+        ({"bad_words_token_ids": [[100]]}, "bad_words"),
+    ],
+)
+def test_tokens_that_are_kept_out_must_be_the_models(params, param):
+    with pytest.raises(RequestError) as caught:
+        build([1], **params)
+    assert caught.value.param == param

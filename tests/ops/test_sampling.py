@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.batch import BatchOutput
+from headrace.core.batch import BatchOutput, TokenMasks
 from headrace.core.request import SamplingParams
 from headrace.ops.sampling import MIN_LOGPROB, ReferenceSampler, Sampler, SamplingTable
+from headrace.ops.token_masks import mask_of
 
 _kernels = pytest.importorskip("headrace._kernels", reason="the kernels are not built: make kernels")
 cpu_sampling = pytest.importorskip("headrace.ops.cpu_sampling")
@@ -51,6 +53,7 @@ def run_one(
     sample: bool = True,
     top: int = -1,
     position: int | None = None,
+    masks: TokenMasks | None = None,
 ) -> BatchOutput:
     row = np.array([logits], np.float32)
     table = SamplingTable(2, row.shape[1])
@@ -58,7 +61,7 @@ def run_one(
     known = np.zeros((2, 16), np.int32)
     known[1, : len(history)] = history
     at = len(history) if position is None else position
-    return provider(table).run(3, row, int32([1]), int32([at]), np.array([sample]), int32([top]), known)
+    return provider(table).run(3, row, int32([1]), int32([at]), np.array([sample]), int32([top]), known, masks)
 
 
 def greedy(**fields: object) -> SamplingParams:
@@ -111,6 +114,46 @@ def test_if_everything_is_banned_the_likeliest_is_taken(provider: Provider) -> N
         params = SamplingParams(temperature=temperature, min_tokens=2, stop_token_ids=[0, 2])
         output = run_one(provider, [0, 7, 3], params, eos_ids=(1,))
         assert output.tokens.tolist() == [1] and not output.failed[0]
+
+
+def only(*tokens: int, vocab: int = 4) -> TokenMasks:
+    """The mask of one row that lets these tokens through."""
+    return TokenMasks(int32([0]), mask_of(tokens, vocab)[None])
+
+
+def test_only_allowed_tokens_come_and_logprobs_stay_the_models_own(provider: Provider) -> None:
+    for temperature in (0.0, 2.0):
+        for seed in range(10):
+            params = SamplingParams(temperature=temperature, allowed_token_ids=[0, 3])
+            output = run_one(provider, [1, 9, 8, 2], params, seed=seed, top=4)
+            assert output.tokens[0] in (0, 3)
+            assert output.top_ids is not None and output.top_ids.tolist() == [[1, 2, 3, 0]]
+
+
+def test_a_mask_of_the_batch_and_one_of_the_request_both_hold(provider: Provider) -> None:
+    assert run_one(provider, [1, 9, 8, 2], greedy(), masks=only(0, 3)).tokens.tolist() == [3]
+    allowed = greedy(allowed_token_ids=[0, 1])
+    assert run_one(provider, [1, 9, 8, 2], allowed, masks=only(0, 3)).tokens.tolist() == [0]
+    assert run_one(provider, [1, 9, 8, 2], allowed, masks=TokenMasks(int32([-1]), only(3).bits)).tokens.tolist() == [1]
+
+
+def test_no_ban_and_no_bias_lets_a_masked_token_come(provider: Provider) -> None:
+    params = SamplingParams(temperature=1, min_tokens=3, logit_bias={1: 100.0}, allowed_token_ids=[2, 3])
+    output = run_one(provider, [9, 9, 5, 5], params, eos_ids=(2, 3))
+    assert output.tokens.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "token"),
+    [((), 0), ((0,), 1), ((2, 0), 1), ((0, 2), 0), ((3, 0), 1), ((1, 3, 0), 2), ((3, 1, 3, 0), 2), ((0, 0), 1)],
+)
+def test_the_token_that_completes_a_bad_word_is_barred(
+    provider: Provider, outputs: tuple[int, ...], token: int
+) -> None:
+    # Barred: 5 always; 0 after 0; 0 and 1 after 1 3 0. The prompt (0 0) does not count.
+    params = greedy(bad_words_token_ids=[(5,), (0, 0), (1, 3, 0, 1)])
+    history = (0, 0, *outputs)
+    assert run_one(provider, [8, 7, 6, 0, 0, 9], params, history=history, prompt_len=2).tokens.tolist() == [token]
 
 
 def test_repetition_penalty_counts_prompt_and_output_once(provider: Provider) -> None:
@@ -227,6 +270,12 @@ def random_params(random: np.random.Generator, vocab: int) -> SamplingParams:
         max_tokens=None,
         min_tokens=int(maybe(random.integers(0, 30), 0)),
         stop_token_ids=random.integers(0, vocab, 3).tolist(),
+        allowed_token_ids=random.integers(0, vocab, random.integers(1, vocab + 1)).tolist()
+        if random.random() < 0.3
+        else None,
+        bad_words_token_ids=[
+            random.integers(0, vocab, random.integers(1, 4)).tolist() for _ in range(random.integers(0, 4))
+        ],
         logit_bias={int(t): float(random.uniform(-9, 9)) for t in random.integers(0, vocab, random.integers(0, 4))},
     )
 
@@ -261,7 +310,15 @@ def test_kernels_equal_the_reference_to_the_bit(isa: str, rows: int, vocab: int,
         int32(random.integers(3, 40, rows)),
         random.random(rows) < 0.8,
         int32(random.integers(-1, 21, rows)),
-        int32(random.integers(0, vocab, (4, 40))),
+        int32(random.integers(0, min(vocab, int(random.choice([2, vocab]))), (4, 40))),
+        TokenMasks(
+            int32(random.integers(-1, 3, rows)),
+            random.integers(0, 2**32, (3, -(-vocab // 32)), np.uint32)
+            if random.random() < 0.7
+            else np.zeros((3, -(-vocab // 32)), np.uint32),
+        )
+        if random.random() < 0.5
+        else None,
     )
     seen, expected = KERNELS[isa](table).run(*arguments), ReferenceSampler(table).run(*arguments)
     for name in ("tokens", "failed", "logprob", "rank", "top_ids", "top_logprobs"):
@@ -292,6 +349,7 @@ def test_a_token_depends_on_its_row_alone(isa: str) -> None:
 def test_a_cleared_slot_forgets(provider: Provider) -> None:
     table = SamplingTable(1, 4)
     params = SamplingParams(temperature=2, logit_bias={3: 50.0}, min_tokens=9, stop_token_ids=[0], repetition_penalty=9)
+    params = msgspec.structs.replace(params, allowed_token_ids=[3], bad_words_token_ids=[[0]])
     table.set(0, params, seed=1, choice=1, prompt_len=1)
     table.clear(0)
     row = np.array([[3, 2, 1, 0]], np.float32)
@@ -311,6 +369,9 @@ def test_a_cleared_slot_forgets(provider: Provider) -> None:
         ({"positions": int32([8]), "sample": np.zeros(1, np.bool_)}, "positions must lie"),
         ({"history": np.full((2, 8), 5, np.int32), "sample": np.zeros(1, np.bool_)}, "a scored token must lie"),
         ({"logits": np.zeros((1, 4), np.float32)}, "logits must be as wide as the vocabulary"),
+        ({"masks": TokenMasks(int32([1]), np.zeros((1, 1), np.uint32))}, "must be one of the masks"),
+        ({"masks": TokenMasks(int32([0]), np.zeros((1, 2), np.uint32))}, "as wide as the vocabulary"),
+        ({"masks": TokenMasks(int32([0, 0]), np.zeros((1, 1), np.uint32))}, "for each row"),
         ({"logits": np.zeros((2, 5), np.float32)}, "must have one row each"),
     ],
 )

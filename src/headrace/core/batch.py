@@ -18,6 +18,8 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
 
+WordArray = npt.NDArray[np.uint32]
+
 EMPTY: IntArray = np.zeros(0, np.int32)
 
 
@@ -49,6 +51,15 @@ class BlockEdits:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Which tokens may be sampled. bits uint32 [masks, ceil(vocab / 32)]: bit t % 32 of word t // 32 is token t's.
+    row int32 [logit rows]: which mask holds for a row, -1 for none."""
+
+    row: IntArray
+    bits: WordArray
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One step. Entry i computes positions starts[i] .. starts[i]+counts[i]-1 of slot slots[i]; the flat rows of
     the step are these, entry after entry.
@@ -57,6 +68,7 @@ class Batch:
     of the token after position logit_position[j]. Where logit_sample[j], the token at position + 1 is sampled
     and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
+    masks, where some row has one, bar tokens from those rows that are sampled.
     Leaves are applied first, then joins, then edits, then the step runs.
     """
 
@@ -71,6 +83,7 @@ class Batch:
     leaves: tuple[int, ...] = ()
     joins: tuple[SlotJoin, ...] = ()
     edits: BlockEdits = field(default_factory=BlockEdits)
+    masks: TokenMasks | None = None
 
     @property
     def num_tokens(self) -> int:

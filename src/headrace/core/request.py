@@ -21,6 +21,7 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4096
+MAX_BAD_WORDS = 1024
 SEED_LIMIT = 2**63
 _MOST = 2**63 - 1
 
@@ -80,7 +81,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is drawn at the edge. logprobs k: the sampled
     token's log-probability and the k likeliest, of the model's own distribution (before penalties, temperature
-    and truncation). Raises RequestError naming the field.
+    and truncation). allowed_token_ids: no other token comes. bad_words: texts that no output holds in their usual
+    tokens; bad_words_token_ids are those tokens, made of the texts at the edge (engine/completion.py), and what the
+    engine goes by. Raises RequestError naming the field.
     """
 
     n: int = 1
@@ -102,6 +105,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logit_bias: dict[int, float] | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    bad_words_token_ids: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         _integer("n", self.n, 1, MAX_CHOICES, f"from 1 to {MAX_CHOICES}")
@@ -131,6 +137,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise RequestError(f"{name} must be true or false, got {shown(getattr(self, name))}", param=name)
         self._check_stops()
         self._check_bias()
+        self._check_tokens_kept_out()
 
     def _check_stops(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else _listed("stop", self.stop)
@@ -158,18 +165,50 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _integer("logit_bias", token, 0, None, "keyed by token ids of 0 or more")
             _number("logit_bias", bias, -100, 100, "from -100 to 100")
 
+    def _check_tokens_kept_out(self) -> None:
+        if self.allowed_token_ids is not None:
+            allowed = _listed("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
+                raise RequestError(
+                    "allowed_token_ids must not be empty: leave it out instead", param="allowed_token_ids"
+                )
+            for token in allowed:
+                _integer("allowed_token_ids", token, 0, None, "made of token ids of 0 or more")
+            msgspec.structs.force_setattr(self, "allowed_token_ids", allowed)
+        words = _listed("bad_words", self.bad_words)
+        if len(words) > MAX_BAD_WORDS or not all(isinstance(w, str) and w.strip() for w in words):
+            raise RequestError(
+                f"bad_words must be at most {MAX_BAD_WORDS} strings that are not blank, got {len(words)}: "
+                f"{shown(words)}",
+                param="bad_words",
+            )
+        if longest := max((len(w) for w in words if len(w) > MAX_STOP_CHARACTERS), default=0):
+            raise RequestError(
+                f"bad_words must be strings of at most {MAX_STOP_CHARACTERS} characters, got one of {longest}",
+                param="bad_words",
+            )
+        msgspec.structs.force_setattr(self, "bad_words", words)
+        given = _listed("bad_words_token_ids", self.bad_words_token_ids)
+        sequences = tuple(_listed("bad_words_token_ids", word) for word in given)
+        if not all(sequences):
+            raise RequestError("bad_words_token_ids must be lists of at least one token id", param="bad_words")
+        for token in (t for word in sequences for t in word):
+            _integer("bad_words_token_ids", token, 0, None, "made of token ids of 0 or more")
+        msgspec.structs.force_setattr(self, "bad_words_token_ids", sequences)
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError if a token id lies outside the model's vocabulary."""
-        for token in self.stop_token_ids:
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+            for token in getattr(self, name) or ():
+                if token >= vocab_size:
+                    raise RequestError(
+                        f"{name}: {shown(token)} is not a token id of this model (0 to {vocab_size - 1})", param=name
+                    )
+        for token in (t for word in self.bad_words_token_ids for t in word):
             if token >= vocab_size:
                 raise RequestError(
-                    f"stop_token_ids: {token} is not a token id of this model (0 to {vocab_size - 1})",
-                    param="stop_token_ids",
-                )
-        for token in self.logit_bias or {}:
-            if token >= vocab_size:
-                raise RequestError(
-                    f"logit_bias: {token} is not a token id of this model (0 to {vocab_size - 1})", param="logit_bias"
+                    f"bad_words_token_ids: {shown(token)} is not a token id of this model (0 to {vocab_size - 1})",
+                    param="bad_words",
                 )
         if self.top_k > vocab_size:
             msgspec.structs.force_setattr(self, "top_k", 0)

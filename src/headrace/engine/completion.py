@@ -6,7 +6,10 @@ answer alike. Pure: no sockets, no event loop, and the one source of randomness 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.core.errors import RequestError
 from headrace.core.request import (
@@ -51,6 +54,7 @@ def build_requests(
     """The n sequences of one request, with ids "request_id-choice". request_id must be unique among live ones, so
     it is made at the edge and never taken from a client. max_tokens is resolved to what the context leaves.
     Raises RequestError naming the field."""
+    assert not params.bad_words, "bad_words become token ids first: with_bad_words()"
     room = check_prompt(prompt_ids, params, limits)
     params.check_vocabulary(limits.vocab_size)
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -75,6 +79,16 @@ def build_requests(
         )
         for choice in range(params.n)
     ]
+
+
+def with_bad_words(params: SamplingParams, encode: Callable[[str], list[int]]) -> SamplingParams:
+    """params with bad_words as token ids: each word's usual tokens, by itself and after a space. encode: token ids of
+    a text, without the model's BOS."""
+    if not params.bad_words:
+        return params
+    words = {tuple(encode(space + word.lstrip())): None for word in params.bad_words for space in ("", " ")}
+    given = tuple(tuple(word) for word in params.bad_words_token_ids)
+    return msgspec.structs.replace(params, bad_words=(), bad_words_token_ids=(*given, *(w for w in words if w)))
 
 
 def check_prompt(prompt_ids: list[int], params: SamplingParams, limits: Limits) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import headrace._kernels as _kernels
-from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray
+from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks
 from headrace.ops.sampling import SamplingTable, empty_output
 
 
@@ -42,10 +42,12 @@ class CpuSampler:
         sample: BoolArray,
         top: IntArray,
         history: IntArray,
+        masks: TokenMasks | None = None,
     ) -> BatchOutput:
         """As ops/sampling.Sampler. ValueError if shapes disagree or an index is out of range."""
         output = empty_output(step, len(slots), int(top.max(initial=-1)))
-        begin, ids, values = self._table.adjustments(slots, positions) or (None, None, None)
+        begin, ids, values = self._table.adjustments(slots, positions, history) or (None, None, None)
+        masks = self._table.masks(slots, masks)
         self._sampler.run(
             logits,
             slots,
@@ -56,6 +58,8 @@ class CpuSampler:
             begin,
             ids,
             values,
+            None if masks is None else masks.row,
+            None if masks is None else masks.bits,
             output.tokens,
             output.failed,
             output.logprob,

@@ -4,7 +4,9 @@ runs csrc/sampling.cpp, which gives the same tokens.
 
 What a row means. Its position p is the index in the sequence of the token that it predicts. Raw log-probabilities
 are log_softmax of the logits as they come. Then, to sample, in vLLM's order:
-    1. logit_bias is added; eos_ids and stop_token_ids are banned while fewer than min_tokens outputs exist
+    1. logit_bias is added; eos_ids and stop_token_ids are banned while fewer than min_tokens outputs exist, and what
+       would complete one of bad_words_token_ids after the outputs so far always; tokens outside the row's masks
+       (allowed_token_ids, Batch.masks) are banned
     2. repetition_penalty r on every token of history[:p]: logit / r if positive, else logit * r;
        frequency_penalty * (times among the outputs) and presence_penalty (if among the outputs) are subtracted.
        Only the row's own history counts, so several rows of one slot (speculation) are each exact
@@ -14,7 +16,7 @@ are log_softmax of the logits as they come. Then, to sample, in vLLM's order:
        probability of all likelier ones is below top_p
     5. the token with the largest z + Gumbel noise (ops/noise.py), ties to the lowest id
 So a token depends on its row's logits, history, parameters, seed, choice and position, and on nothing else.
-If everything is banned, the likeliest token of the raw logits is taken.
+If everything is banned, the likeliest token of the raw logits that no mask bars is taken.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray
+from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks, WordArray
 from headrace.core.request import SamplingParams
 from headrace.ops import noise
+from headrace.ops.token_masks import BadWords, barred_by, mask_of
 
 GREEDY_BELOW = 1e-5
 MIN_LOGPROB = -9999.0
@@ -53,6 +56,8 @@ class SamplingTable:
         self.seed: npt.NDArray[np.uint64] = np.zeros(num_slots, np.uint64)
         self._bias: dict[int, tuple[IntArray, FloatArray]] = {}
         self._bans: dict[int, tuple[IntArray, FloatArray, int]] = {}
+        self._allowed: dict[int, WordArray] = {}
+        self._bad_words: dict[int, BadWords] = {}
 
     def set(
         self,
@@ -83,6 +88,10 @@ class SamplingTable:
         if params.min_tokens > 0 and banned.size:
             until = prompt_len + params.min_tokens
             self._bans[slot] = banned, np.full(banned.size, -np.inf, np.float32), until
+        if params.allowed_token_ids is not None:
+            self._allowed[slot] = mask_of(params.allowed_token_ids, self.vocab_size)
+        if params.bad_words_token_ids:
+            self._bad_words[slot] = BadWords(params.bad_words_token_ids)
 
     def clear(self, slot: int) -> None:
         """The slot is free again."""
@@ -95,11 +104,27 @@ class SamplingTable:
         self.presence[slot] = 0.0
         self._bias.pop(slot, None)
         self._bans.pop(slot, None)
+        self._allowed.pop(slot, None)
+        self._bad_words.pop(slot, None)
 
-    def adjustments(self, slots: IntArray, positions: IntArray) -> tuple[IntArray, IntArray, FloatArray] | None:
+    def masks(self, slots: IntArray, given: TokenMasks | None) -> TokenMasks | None:
+        """The masks of each row: `given` ones, and those of allowed_token_ids. None, the common case, for none."""
+        if not self._allowed:
+            return given
+        row: IntArray = np.full(len(slots), -1, np.int32) if given is None else given.row.copy()
+        bits = [] if given is None else list(given.bits)
+        for i, slot in enumerate(slots.tolist()):
+            if slot in self._allowed:
+                bits.append(self._allowed[slot] if row[i] < 0 else self._allowed[slot] & bits[row[i]])
+                row[i] = len(bits) - 1
+        return TokenMasks(row, np.stack(bits)) if bits else None
+
+    def adjustments(
+        self, slots: IntArray, positions: IntArray, history: IntArray
+    ) -> tuple[IntArray, IntArray, FloatArray] | None:
         """What is added to which logits before penalties, as compressed rows: (offset int32 [m + 1], token ids,
         values; -inf for a ban). None, the common case, if no slot has a bias or a ban."""
-        if not self._bias and not self._bans:
+        if not (self._bias or self._bans or self._bad_words):
             return None
         offset = np.zeros(len(slots) + 1, np.int32)
         ids: list[IntArray] = [np.zeros(0, np.int32)]
@@ -116,6 +141,11 @@ class SamplingTable:
                 ids.append(banned)
                 values.append(infinities)
                 offset[row + 1] += len(banned)
+            if slot in self._bad_words:
+                ends = self._bad_words[slot].ends(history[slot, self.prompt_len[slot] : position])
+                ids.append(ends)
+                values.append(np.full(len(ends), -np.inf, np.float32))
+                offset[row + 1] += len(ends)
         return offset, np.concatenate(ids), np.concatenate(values)
 
 
@@ -131,6 +161,7 @@ class Sampler(Protocol):
         sample: BoolArray,
         top: IntArray,
         history: IntArray,
+        masks: TokenMasks | None = None,
     ) -> BatchOutput:
         """logits float32 [m, vocab]; of each row: slots int32 [m], positions int32 [m] (the index of the token that
         the row predicts: Batch.logit_position + 1), sample bool [m] (False: score history[slot, position]),
@@ -157,10 +188,12 @@ class ReferenceSampler:
         sample: BoolArray,
         top: IntArray,
         history: IntArray,
+        masks: TokenMasks | None = None,
     ) -> BatchOutput:
         rows = len(slots)
         output = empty_output(step, rows, int(top.max(initial=-1)))
-        adjustments = self._table.adjustments(slots, positions)
+        adjustments = self._table.adjustments(slots, positions, history)
+        masks = self._table.masks(slots, masks)
         for row in range(rows):
             logit, slot, position = logits[row], int(slots[row]), int(positions[row])
             if np.isnan(logit).any() or not np.isfinite(logit.max()):
@@ -172,8 +205,11 @@ class ReferenceSampler:
                     offset, ids, values = adjustments
                     chosen = slice(offset[row], offset[row + 1])
                     np.add.at(z, ids[chosen], values[chosen])
+                barred = barred_by(masks, row, len(z))
+                if barred is not None:
+                    z[barred] = -np.inf
                 self._penalize(z, slot, history[slot, :position])
-                token = self._choose(z, slot, position) if z.max() > -np.inf else int(logit.argmax())
+                token = self._choose(z, slot, position) if z.max() > -np.inf else _likeliest(logit, barred)
             else:
                 token = int(history[slot, position])
             output.tokens[row] = token
@@ -205,6 +241,13 @@ class ReferenceSampler:
             cut = max(cut, _top_p_cut(z[z >= cut], table.top_p[slot]))
         noisy = z + noise.gumbel_row(int(table.seed[slot]), int(table.choice[slot]), position, len(z))
         return int(np.where(z >= cut, noisy, np.float32(-np.inf)).argmax())
+
+
+def _likeliest(logit: FloatArray, barred: BoolArray | None) -> int:
+    """The likeliest token that no mask bars, or the likeliest of all if it bars every one."""
+    if barred is None or barred.all():
+        return int(logit.argmax())
+    return int(np.flatnonzero(~barred)[logit[~barred].argmax()])
 
 
 def empty_output(step: int, rows: int, top: int) -> BatchOutput:

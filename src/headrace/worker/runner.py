@@ -54,7 +54,14 @@ class Runner:
             return empty_output(batch.step, 0, -1)
         inputs, positions = self._inputs, batch.logit_position + 1
         output = self._sampler.run(
-            batch.step, logits, inputs.logit_slots, positions, batch.logit_sample, batch.logit_top, inputs.tokens
+            batch.step,
+            logits,
+            inputs.logit_slots,
+            positions,
+            batch.logit_sample,
+            batch.logit_top,
+            inputs.tokens,
+            batch.masks,
         )
         inputs.record(positions, output.tokens)
         return output
