@@ -80,6 +80,7 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         eos_ids=text.tokenizer.eos_ids,
         sampling_defaults=tuple(text.sampling_defaults.items()),
         api_key=config.api_key,
+        template_kwargs=tuple(filter(None, (config.allowed_chat_template_kwargs or "").replace(" ", "").split(","))),
         seed=config.seed,
         max_body_bytes=config.max_body_bytes,
     )

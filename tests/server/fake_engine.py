@@ -59,7 +59,9 @@ class ByteTokenizer:
 
 
 class PlainTemplate:
-    """role:content lines; refuses two messages of one role in a row, as some real templates do."""
+    """Documents and the mood first, then role:content lines; refuses two messages of one role in a row."""
+
+    variables = frozenset({"messages", "add_generation_prompt", "documents", "mood"})
 
     def encode(
         self,
@@ -67,11 +69,14 @@ class PlainTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> list[int]:
         roles = [m["role"] for m in messages]
         if any(a == b for a, b in pairwise(roles)):
             raise RequestError("messages: roles must alternate", param="messages")
-        text = "".join(f"{m['role']}:{m['content']}\n" for m in messages)
+        text = "".join(f"<{d['text']}>" for d in documents or ()) + str((more or {}).get("mood", ""))
+        text += "".join(f"{m['role']}:{m['content']}\n" for m in messages)
         text += "assistant:" if add_generation_prompt else ""
         return list((text.removesuffix("\n") if continue_final_message else text).encode())
 

@@ -33,6 +33,9 @@ class Config:
     port: int = _field(8000, "Port to listen on.", server_only=True)
     served_model_name: str | None = _field(None, "Name of the model in the API.", server_only=True)
     api_key: str | None = _field(None, "Key that clients must send as a bearer token.", server_only=True)
+    allowed_chat_template_kwargs: str | None = _field(
+        None, "Arguments of the chat template that clients may set, by commas; none without it.", server_only=True
+    )
     shutdown_timeout: float = _field(30.0, "Seconds that streams may take to finish after SIGTERM.", server_only=True)
     max_body_bytes: int = _field(32 * 2**20, "Largest request body accepted.", server_only=True)
     max_queued_requests: int = _field(1024, "Requests that may wait before new ones get 429.", server_only=True)

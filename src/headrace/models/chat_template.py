@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
+from jinja2.meta import find_undeclared_variables
 
 from headrace.core.errors import ModelError, RequestError
 from headrace.models.template_sandbox import Exhausted, allowance, environment
@@ -33,7 +34,8 @@ Clock = Callable[[], datetime.datetime]
 
 
 class ChatTemplate:
-    """One template and the special tokens it may name. clock: what strftime_now shows."""
+    """One template and the special tokens it may name. clock: what strftime_now shows. variables: names that the
+    template reads, so that whoever sets another knows it would change nothing."""
 
     def __init__(
         self,
@@ -52,6 +54,8 @@ class ChatTemplate:
         self._wants_parts = _OVER_PARTS.search(source) is not None
         try:
             self._template = sandbox.from_string(source)
+            sources = (source, source_with_tools or "")
+            self.variables = frozenset().union(*(find_undeclared_variables(sandbox.parse(s)) for s in sources))
             self._with_tools = self._template if source_with_tools is None else sandbox.from_string(source_with_tools)
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, KeyError) as error:
             raise ModelError(f"the model's chat template does not parse: {error}") from error
@@ -64,18 +68,22 @@ class ChatTemplate:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation. continue_final_message leaves the last message open, to be continued.
+        """Token ids of a conversation. continue_final_message leaves the last message open, to be continued. more:
+        values of the template's other variables; those that it is given anyway are not replaced.
         Raises RequestError naming the message at fault."""
         checked = _check_messages(messages, self._wants_parts)
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
-        guards = self._guards([checked, tools, documents])
+        guards = self._guards([checked, tools, documents, more])
         if guards:
-            checked, tools, documents = (self._guarded(value, guards) for value in (checked, tools, documents))
-        text = self._render(checked, add_generation_prompt, tools, documents)
+            checked, tools, documents, more = (
+                self._guarded(value, guards) for value in (checked, tools, documents, more)
+            )
+        text = self._render(checked, add_generation_prompt, tools, documents, more)
         if continue_final_message:
             text = _cut_after(text, checked[-1])
         unguard = {ord(guard): char for char, guard in guards.items()}
@@ -98,11 +106,13 @@ class ChatTemplate:
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, Any]] | None,
         documents: Sequence[Mapping[str, Any]] | None,
+        more: Mapping[str, Any] | None = None,
     ) -> str:
-        strings = list(_strings([messages, tools, documents]))
+        strings = list(_strings([messages, tools, documents, more]))
         limit = max(_LEAST_LIMIT, _GROWTH * sum(map(len, strings)))
         pieces, size = [], 0
         variables: dict[str, Any] = {
+            **(more or {}),
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,

@@ -1,4 +1,6 @@
-"""What every answer and every chunk of one request carries alike: its id, time, model and fingerprint."""
+"""What every answer and every chunk of one request carries alike: its id, time, model and fingerprint, and which of the
+fields that only some clients want.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.server.protocol import ChatChunkChoice, Chunk, CompletionChoice, Usage
+from headrace.server.generation import Generation
+from headrace.server.protocol import (
+    ChatChunkChoice,
+    Chunk,
+    CompletionChoice,
+    SamplingBody,
+    Unset,
+    Usage,
+)
 from headrace.server.service import Service
 
 _encode = msgspec.json.encode
@@ -15,7 +25,8 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """with_usage: the client asked for usage in its stream, so every chunk has the field, null until the last."""
+    """with_usage: the client asked for usage in its stream, so every chunk has the field, null until the last, or
+    with continuous_usage the usage so far. with_token_ids: it asked for the ids of prompt and answer."""
 
     id: str
     object: str
@@ -23,22 +34,47 @@ class Head:
     model: str
     fingerprint: str
     with_usage: bool
+    continuous_usage: bool
+    with_token_ids: bool
 
-    def event(self, choices: list[ChatChunkChoice] | list[CompletionChoice], usage: Usage | None = None) -> bytes:
-        """One server-sent event."""
+    def event(
+        self,
+        generation: Generation,
+        choices: list[ChatChunkChoice] | list[CompletionChoice],
+        *,
+        prompt_token_ids: list[int] | Unset = msgspec.UNSET,
+    ) -> bytes:
+        """One server-sent event. Without choices it is the last one, which has the whole usage."""
+        usage: Usage | Unset | None = msgspec.UNSET
+        if self.with_usage:
+            usage = generation.usage() if self.continuous_usage or not choices else None
         chunk = Chunk(
             id=self.id,
             object=self.object,
             created=self.created,
             model=self.model,
             choices=choices,
-            usage=usage if self.with_usage else msgspec.UNSET,
+            usage=usage,
             system_fingerprint=self.fingerprint,
+            prompt_token_ids=prompt_token_ids,
         )
         return b"data: " + _encode(chunk) + b"\n\n"
 
+    def token_ids(self, ids: list[int]) -> list[int] | Unset:
+        """These ids, if the client asked for them."""
+        return ids if self.with_token_ids else msgspec.UNSET
 
-def new_head(service: Service, request_id: str, kind: str, *, with_usage: bool = False) -> Head:
+
+def new_head(service: Service, request_id: str, kind: str, body: SamplingBody) -> Head:
+    options = body.stream_options
+    continuous = bool(options and options.continuous_usage_stats)
     return Head(
-        request_id, kind, int(time.time()), service.settings.model_name, service.client.ready.fingerprint, with_usage
+        request_id,
+        kind,
+        int(time.time()),
+        service.settings.model_name,
+        service.client.ready.fingerprint,
+        with_usage=bool(options and options.include_usage) or continuous,
+        continuous_usage=continuous,
+        with_token_ids=body.return_token_ids is True,
     )

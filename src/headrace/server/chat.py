@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,12 +15,14 @@ from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
 from headrace.core.request import MAX_LOGPROBS, SamplingParams, TokenLogprobs
-from headrace.engine.completion import Choice, build_requests
+from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.server.answer import Head, new_head
+from headrace.server.faces import ChatTemplate
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
-from headrace.server.logprobs import chat_logprobs
-from headrace.server.messages import check_messages
+from headrace.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from headrace.server.messages import check_message, check_messages
+from headrace.server.prompts import truncated
 from headrace.server.protocol import (
     AssistantMessage,
     ChatBody,
@@ -30,11 +31,16 @@ from headrace.server.protocol import (
     ChatCompletion,
     ChatDelta,
     ChatLogprobs,
+    PromptLogprobs,
     TokenizeBody,
+    Unset,
 )
-from headrace.server.sampling import sampling_params
+from headrace.server.sampling import check_range, sampling_params
 from headrace.server.service import Service, service_of
 from headrace.server.sse import EventStream, whole_answer
+
+_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of a template that have fields of their own."""
 
 
 async def chat_completions(request: Request) -> Response | ASGIApp:
@@ -43,15 +49,12 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     service.check_taking_requests()
     request_id = service.new_id("chatcmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
-    top = (body.top_logprobs or 0) if body.logprobs else None
     generation = Generation(service, sequences, arrival)
+    kind = "chat.completion.chunk" if body.stream else "chat.completion"
+    answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body)
     if body.stream:
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        head = new_head(service, request_id, "chat.completion.chunk", with_usage=with_usage)
-        events = ChatAnswer(service, generation, head, top).events()
-        return EventStream(generation, events, service.settings.stall_timeout)
-    head = new_head(service, request_id, "chat.completion")
-    return await whole_answer(request, generation, ChatAnswer(service, generation, head, top).whole)
+        return EventStream(generation, answer.events(), service.settings.stall_timeout)
+    return await whole_answer(request, generation, answer.whole)
 
 
 def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
@@ -65,7 +68,42 @@ def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
     service.check_prompt_bytes(sum(len(m["content"].encode()) for m in messages), "messages")
     continued = body.continue_final_message is True
     prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
-    return template.encode(messages, add_generation_prompt=prompted, continue_final_message=continued)
+    return template.encode(
+        messages,
+        add_generation_prompt=prompted,
+        continue_final_message=continued,
+        documents=_documents(template, body.documents),
+        more=_template_kwargs(service, template, body.chat_template_kwargs),
+    )
+
+
+def _documents(template: ChatTemplate, documents: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if documents and "documents" not in template.variables:
+        raise RequestError(
+            "this model's chat template takes no documents: put them in a message",
+            param="documents",
+            code="unsupported_parameter",
+        )
+    return documents or None
+
+
+def _template_kwargs(service: Service, template: ChatTemplate, given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Templates come from the model; of their arguments clients may set those that the operator lists."""
+    allowed = service.settings.template_kwargs
+    for name in given or ():
+        where = f"chat_template_kwargs.{name[:64]}"
+        if name not in allowed:
+            listed = ", ".join(allowed) or "none"
+            raise RequestError(
+                f"{where} may not be set by clients of this server (--allowed-chat-template-kwargs: {listed})",
+                param="chat_template_kwargs",
+                code="unsupported_parameter",
+            )
+        if name not in template.variables or name in _RESERVED:
+            raise RequestError(
+                f"{where}: this model's chat template has no such argument", param="chat_template_kwargs"
+            )
+    return given
 
 
 def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence]]:
@@ -73,11 +111,12 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
     body = parse(fields, ChatBody)
     service.check_model(body.model)
     params = _params(service, body)
+    prompt_ids = truncated(service, encode_chat(service, body), body, params.max_tokens)
     try:
         requests = build_requests(
             request_id,
-            encode_chat(service, body),
-            params,
+            prompt_ids,
+            with_bad_words(params, service.encode_word),
             service.limits,
             service.seeds,
             cache_salt=body.cache_salt or "",
@@ -86,8 +125,15 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
         if error.param == "prompt":
             error.param = "messages"
         raise
-    sequences = [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params))) for r in requests]
+    echo = _echoed(body)
+    sequences = [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo) for r in requests]
     return body, sequences
+
+
+def _echoed(body: ChatBody) -> str | None:
+    """With echo, the answer begins with the last message, if that is the assistant's own."""
+    last = check_message(body.messages[-1], "messages[-1]") if body.messages and body.echo else {}
+    return last["content"] if last.get("role") == "assistant" else None
 
 
 def _params(service: Service, body: ChatBody) -> SamplingParams:
@@ -100,10 +146,7 @@ def _params(service: Service, body: ChatBody) -> SamplingParams:
     if body.top_logprobs is not None:
         if not body.logprobs:
             raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
-        if not 0 <= body.top_logprobs <= MAX_LOGPROBS:
-            raise RequestError(
-                f"top_logprobs must be from 0 to {MAX_LOGPROBS}, got {body.top_logprobs}", param="top_logprobs"
-            )
+        check_range("top_logprobs", body.top_logprobs, 0, MAX_LOGPROBS)
     try:
         return sampling_params(
             body,
@@ -118,14 +161,16 @@ def _params(service: Service, body: ChatBody) -> SamplingParams:
         raise
 
 
-@dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """Writes one generation as a chat completion. top: alternatives per token, None without logprobs."""
+    """Writes one generation as a chat completion."""
 
-    service: Service
-    generation: Generation
-    head: Head
-    top: int | None
+    def __init__(self, service: Service, generation: Generation, head: Head, body: ChatBody) -> None:
+        self.service = service
+        self.generation = generation
+        self.head = head
+        self.names = TokenNames(service.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
+        self.top = (body.top_logprobs or 0) if body.logprobs else None
+        self.prompt_top = body.prompt_logprobs
 
     async def whole(self) -> bytes:
         async for _ in self.generation.deltas():
@@ -138,6 +183,8 @@ class ChatAnswer:
                 choices=[self._choice(s) for s in self.generation.sequences],
                 usage=self.generation.usage(),
                 system_fingerprint=self.head.fingerprint,
+                prompt_logprobs=self._prompt_logprobs(),
+                prompt_token_ids=self.head.token_ids(self.generation.sequences[0].request.prompt_ids),
             )
         )
 
@@ -145,29 +192,42 @@ class ChatAnswer:
         begun = [False] * len(self.generation.sequences)
         async for sequence, new in self.generation.deltas():
             if not begun[sequence.index]:
+                first = not any(begun)
                 begun[sequence.index] = True
-                yield self.head.event([ChatChunkChoice(sequence.index, ChatDelta("assistant", ""))])
-            logprobs = self._logprobs(new.logprobs)
-            if new.text or logprobs is not None or new.finish_reason is not None:
+                yield self.head.event(
+                    self.generation,
+                    [ChatChunkChoice(sequence.index, ChatDelta("assistant", sequence.echo or ""))],
+                    prompt_token_ids=self.head.token_ids(sequence.request.prompt_ids) if first else msgspec.UNSET,
+                )
+            logprobs, ids = self._logprobs(new.logprobs), self.head.token_ids(new.token_ids)
+            if new.text or logprobs is not None or ids or new.finish_reason is not None:
                 delta = ChatDelta(content=new.text) if new.text else ChatDelta()
                 yield self.head.event(
-                    [ChatChunkChoice(sequence.index, delta, logprobs, new.finish_reason, new.stop_reason)]
+                    self.generation,
+                    [ChatChunkChoice(sequence.index, delta, logprobs, new.finish_reason, new.stop_reason, ids)],
                 )
         if self.head.with_usage:
-            yield self.head.event([], self.generation.usage())
+            yield self.head.event(self.generation, [])
 
     def _choice(self, sequence: Sequence) -> ChatChoice:
         choice = sequence.choice
-        logprobs = None if self.top is None else chat_logprobs(self.service.tokenizer, choice.logprobs or [], self.top)
+        logprobs = None if self.top is None else chat_logprobs(self.names, choice.logprobs or [], self.top)
         return ChatChoice(
             sequence.index,
-            AssistantMessage("assistant", choice.text),
+            AssistantMessage("assistant", (sequence.echo or "") + choice.text),
             logprobs,
             choice.finish_reason,
             choice.stop_reason,
+            self.head.token_ids(choice.token_ids),
         )
+
+    def _prompt_logprobs(self) -> PromptLogprobs | Unset:
+        if self.prompt_top is None:
+            return msgspec.UNSET
+        scored = self.generation.sequences[0].choice.prompt_logprobs or []
+        return prompt_logprobs(self.service.tokenizer, scored, self.prompt_top)
 
     def _logprobs(self, new: list[TokenLogprobs] | None) -> ChatLogprobs | None:
         if self.top is None or not new:
             return None
-        return chat_logprobs(self.service.tokenizer, new, self.top)
+        return chat_logprobs(self.names, new, self.top)

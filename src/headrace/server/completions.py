@@ -15,14 +15,21 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
-from headrace.engine.completion import Choice, build_requests
+from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
-from headrace.server.logprobs import CompletionLogprobsWriter, join
-from headrace.server.prompts import read_prompts
-from headrace.server.protocol import Completion, CompletionBody, CompletionChoice, CompletionLogprobs
+from headrace.server.logprobs import CompletionLogprobsWriter, TokenNames, join, prompt_logprobs
+from headrace.server.prompts import read_prompts, truncated
+from headrace.server.protocol import (
+    Completion,
+    CompletionBody,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    Unset,
+)
 from headrace.server.sampling import sampling_params
 from headrace.server.service import Service, service_of
 from headrace.server.sse import EventStream, whole_answer
@@ -38,13 +45,10 @@ async def completions(request: Request) -> Response | ASGIApp:
     request_id = service.new_id("cmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
     generation = Generation(service, sequences, arrival)
+    answer = CompletionAnswer(service, generation, new_head(service, request_id, "text_completion", body), body)
     if body.stream:
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        head = new_head(service, request_id, "text_completion", with_usage=with_usage)
-        events = CompletionAnswer(service, generation, head, body.logprobs).events()
-        return EventStream(generation, events, service.settings.stall_timeout)
-    head = new_head(service, request_id, "text_completion")
-    return await whole_answer(request, generation, CompletionAnswer(service, generation, head, body.logprobs).whole)
+        return EventStream(generation, answer.events(), service.settings.stall_timeout)
+    return await whole_answer(request, generation, answer.whole)
 
 
 def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[CompletionBody, list[Sequence]]:
@@ -56,8 +60,9 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
         service.settings.sampling_defaults,
         max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
         logprobs=body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
+        echoed_logprobs=body.logprobs if body.echo else None,
     )
+    params = with_bad_words(params, service.encode_word)
     prompts = read_prompts(service, body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if len(prompts) * params.n > service.settings.max_sequences:
         raise RequestError(
@@ -67,9 +72,10 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
         )
     sequences: list[Sequence] = []
     for number, prompt in enumerate(prompts):
+        ids = truncated(service, prompt.ids, body, body.max_tokens)
         requests = build_requests(
             f"{request_id}-{number}",
-            prompt.ids,
+            ids,
             params,
             service.limits,
             service.seeds,
@@ -77,7 +83,8 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
         )
         echo = None
         if body.echo:
-            echo = service.tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
+            whole = prompt.text is not None and len(ids) == len(prompt.ids)
+            echo = prompt.text if whole else service.tokenizer.decode(ids)
         sequences += [
             Sequence(number * params.n + r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo)
             for r in requests
@@ -87,21 +94,29 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
 
 @dataclass(slots=True)
 class _Writing:
-    """One choice's answer so far: whether its echo is out, and its log-probabilities' writer."""
+    """One choice's answer so far: whether its echo is out, whether anything is, and its log-probabilities' writer."""
 
     echoed: bool
+    begun: bool
     logprobs: CompletionLogprobsWriter | None
     pieces: list[CompletionLogprobs] = field(default_factory=list)
 
 
 class CompletionAnswer:
-    """Writes one generation as a text completion. top: alternatives per token, None without logprobs."""
+    """Writes one generation as a text completion."""
 
-    def __init__(self, service: Service, generation: Generation, head: Head, top: int | None) -> None:
+    def __init__(self, service: Service, generation: Generation, head: Head, body: CompletionBody) -> None:
+        self._service = service
         self._generation = generation
         self._head = head
+        self._prompt_top = body.prompt_logprobs
+        names = TokenNames(service.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._writing = [
-            _Writing(s.echo is None, None if top is None else CompletionLogprobsWriter(service.tokenizer, top))
+            _Writing(
+                echoed=s.echo is None,
+                begun=False,
+                logprobs=None if body.logprobs is None else CompletionLogprobsWriter(names, body.logprobs),
+            )
             for s in generation.sequences
         ]
 
@@ -126,14 +141,30 @@ class CompletionAnswer:
     async def events(self) -> AsyncIterator[bytes]:
         async for sequence, new in self._generation.deltas():
             for piece in self._pieces(sequence, new):
-                yield self._head.event([piece])
+                writing = self._writing[sequence.index]
+                if not writing.begun:
+                    writing.begun = True
+                    piece.prompt_token_ids = self._head.token_ids(sequence.request.prompt_ids)
+                yield self._head.event(self._generation, [piece])
         if self._head.with_usage:
-            yield self._head.event([], self._generation.usage())
+            yield self._head.event(self._generation, [])
 
     def _choice(self, sequence: Sequence, text: str) -> CompletionChoice:
         writing, choice = self._writing[sequence.index], sequence.choice
         logprobs = None if writing.logprobs is None else join(writing.pieces)
-        return CompletionChoice(sequence.index, text, logprobs, choice.finish_reason, choice.stop_reason)
+        scored: PromptLogprobs | Unset = msgspec.UNSET
+        if self._prompt_top is not None:
+            scored = prompt_logprobs(self._service.tokenizer, choice.prompt_logprobs or [], self._prompt_top)
+        return CompletionChoice(
+            sequence.index,
+            text,
+            logprobs,
+            choice.finish_reason,
+            choice.stop_reason,
+            scored,
+            self._head.token_ids(sequence.request.prompt_ids),
+            self._head.token_ids(choice.token_ids),
+        )
 
     def _pieces(self, sequence: Sequence, new: TextDelta) -> list[CompletionChoice]:
         """What one delta adds: the echoed prompt, once all of its log-probabilities are there, then new text."""
@@ -145,8 +176,11 @@ class CompletionAnswer:
         logprobs = None
         if writing.logprobs is not None and new.logprobs:
             logprobs = writing.logprobs.write(new.logprobs)
-        if new.text or logprobs is not None or new.finish_reason is not None:
-            pieces.append(CompletionChoice(sequence.index, new.text, logprobs, new.finish_reason, new.stop_reason))
+        ids = self._head.token_ids(new.token_ids)
+        if new.text or logprobs is not None or ids or new.finish_reason is not None:
+            pieces.append(
+                CompletionChoice(sequence.index, new.text, logprobs, new.finish_reason, new.stop_reason, token_ids=ids)
+            )
         return pieces
 
     def _echoed(self, sequence: Sequence) -> CompletionLogprobs | None:

@@ -24,12 +24,18 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate(Protocol):
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names that the template reads."""
+
     def encode(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation; what looks like a special token inside a message stays text. Raises
-        RequestError when the template refuses the conversation."""
+        """Token ids of a conversation; what looks like a special token inside a message stays text. more: values of
+        the template's own variables. Raises RequestError when the template refuses the conversation."""

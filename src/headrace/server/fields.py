@@ -22,6 +22,7 @@ NO_EFFECT: dict[str, str] = {
     "prompt_cache_retention": "prefixes are kept while there is room",
     "prediction": "predicted output changes speed only",
     "parallel_tool_calls": "there are no tools to call",
+    "spaces_between_special_tokens": "nothing is put between special tokens",
 }
 """Accepted with any value: they have no effect on the text."""
 
@@ -46,20 +47,22 @@ REFUSED: dict[str, str] = {
     "web_search_options": "there is no web search",
     "verbosity": "say it in the prompt",
     "chat_template": "templates come from the model only",
-    "chat_template_kwargs": "templates come from the model only, and their arguments from the operator",
-    "documents": "put them in a message",
     "structured_outputs": "structured output is not available in this version",
     "guided_json": "structured output is not available in this version",
     "guided_regex": "structured output is not available in this version",
     "guided_choice": "structured output is not available in this version",
     "guided_grammar": "structured output is not available in this version",
     "logits_processors": "no code is taken from clients",
-    "truncate_prompt_tokens": "shorten the prompt before sending it",
-    "prompt_logprobs": "on completions use echo with logprobs",
     "length_penalty": "there is no beam search",
     "kv_transfer_params": "not for clients",
-    "bad_words": "use logit_bias",
-    "allowed_token_ids": "use logit_bias",
+    "prompt_embeds": "send text or token ids",
+    "mm_processor_kwargs": "this model reads text only",
+    "media_io_kwargs": "this model reads text only",
+    "request_id": "send an X-Request-Id header",
+    "vllm_xargs": "there are no extensions to hand them to",
+    "ec_transfer_params": "not for clients",
+    "cache_hit_threshold": "prefixes are used whenever they are cached",
+    "thinking_token_budget": "use max_tokens",
 }
 """Fields that other servers or clients know and this one does not do, with what to do instead."""
 

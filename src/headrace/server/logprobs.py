@@ -8,7 +8,14 @@ import codecs
 
 from headrace.core.request import TokenLogprobs
 from headrace.server.faces import Tokenizer
-from headrace.server.protocol import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from headrace.server.protocol import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 
 
 def token_text(data: bytes) -> str:
@@ -18,24 +25,53 @@ def token_text(data: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def chat_logprobs(tokenizer: Tokenizer, logprobs: list[TokenLogprobs], top: int) -> ChatLogprobs:
+class TokenNames:
+    """How tokens are written: by their text, or as token_id:N where a client asked for that."""
+
+    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool) -> None:
+        self.bytes_of = tokenizer.token_bytes
+        self._as_ids = as_ids
+
+    def __call__(self, token: int) -> str:
+        return f"token_id:{token}" if self._as_ids else token_text(self.bytes_of(token))
+
+
+def chat_logprobs(names: TokenNames, logprobs: list[TokenLogprobs], top: int) -> ChatLogprobs:
     """One entry a token; `top` alternatives each, likeliest first."""
-    content = []
-    for entry in logprobs:
-        data = tokenizer.token_bytes(entry.token)
-        alternatives = []
-        for token, logprob in entry.top[:top]:
-            other = tokenizer.token_bytes(token)
-            alternatives.append(TopLogprob(token_text(other), logprob, list(other)))
-        content.append(TokenLogprob(token_text(data), entry.logprob, list(data), alternatives))
-    return ChatLogprobs(content)
+    return ChatLogprobs(
+        [
+            TokenLogprob(
+                names(entry.token),
+                entry.logprob,
+                list(names.bytes_of(entry.token)),
+                [TopLogprob(names(token), value, list(names.bytes_of(token))) for token, value in entry.top[:top]],
+            )
+            for entry in logprobs
+        ]
+    )
+
+
+def prompt_logprobs(tokenizer: Tokenizer, scored: list[TokenLogprobs], top: int) -> PromptLogprobs:
+    """By position: the likeliest tokens, and the one that is there, by token id."""
+    shown: PromptLogprobs = [None]
+    for entry in scored:
+        likeliest = [(token, value, rank) for rank, (token, value) in enumerate(entry.top[:top], start=1)]
+        if all(token != entry.token for token, _, _ in likeliest):
+            likeliest.append((entry.token, entry.logprob, entry.rank))
+        shown.append(
+            {
+                str(token): PromptLogprob(value, rank, tokenizer.token_bytes(token).decode("utf-8", "replace"))
+                for token, value, rank in likeliest
+            }
+        )
+    return shown
 
 
 class CompletionLogprobsWriter:
     """Writes one choice's log-probabilities piece by piece, keeping count of where in the text a token starts."""
 
-    def __init__(self, tokenizer: Tokenizer, top: int) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, names: TokenNames, top: int) -> None:
+        self._names = names
         self._top = top
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
@@ -57,20 +93,19 @@ class CompletionLogprobsWriter:
     def _add(
         self, written: CompletionLogprobs, token: int, logprob: float | None, top: list[tuple[int, float]] | None
     ) -> None:
-        data = self._tokenizer.token_bytes(token)
         written.text_offset.append(self._offset)
-        written.tokens.append(token_text(data))
+        written.tokens.append(self._names(token))
         written.token_logprobs.append(logprob)
         written.top_logprobs.append(None if top is None else self._alternatives(token, logprob, top))
-        self._offset += len(self._decoder.decode(data))
+        self._offset += len(self._decoder.decode(self._names.bytes_of(token)))
 
     def _alternatives(self, token: int, logprob: float | None, top: list[tuple[int, float]]) -> dict[str, float]:
         """The likeliest tokens, and the one taken, by text: with equal texts the likelier stays."""
         shown: dict[str, float] = {}
         for other, value in top[: self._top]:
-            shown.setdefault(token_text(self._tokenizer.token_bytes(other)), value)
+            shown.setdefault(self._names(other), value)
         if logprob is not None:
-            shown.setdefault(token_text(self._tokenizer.token_bytes(token)), logprob)
+            shown.setdefault(self._names(token), logprob)
         return shown
 
 

@@ -25,10 +25,11 @@ def check_messages(messages: list[Any] | None, *, most: int) -> list[dict[str, A
             param="messages",
             code="context_length_exceeded",
         )
-    return [_check_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+    return [check_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
 
 
-def _check_message(message: Any, where: str) -> dict[str, Any]:
+def check_message(message: Any, where: str) -> dict[str, Any]:
+    """One message for the template. where: what errors call it."""
     if not isinstance(message, dict):
         raise _wrong(where, "must be an object with role and content", message)
     fields = {name: value for name, value in message.items() if value is not None}

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import RequestError
+from headrace.core.errors import RequestError, shown
+from headrace.server.protocol import SamplingBody
 from headrace.server.service import Service
 
 
@@ -42,6 +43,22 @@ def read_prompts(service: Service, prompt: str | list[Any] | None, *, add_specia
         _read(service, form, f"prompt[{i}]" if several else "prompt", add_special_tokens)
         for i, form in enumerate(forms)
     ]
+
+
+def truncated(service: Service, ids: list[int], body: SamplingBody, max_tokens: int | None) -> list[int]:
+    """The last truncate_prompt_tokens of ids; -1 stands for what the context has beside max_tokens. Raises
+    RequestError."""
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return ids
+    if keep == 0 or keep < -1:
+        raise RequestError(
+            f"truncate_prompt_tokens must be at least 1, or -1 for what fits, got {shown(keep)}",
+            param="truncate_prompt_tokens",
+        )
+    if keep == -1:
+        keep = max(1, service.limits.max_model_len - max(1, max_tokens or 0))
+    return ids[-keep:]
 
 
 def _split(prompt: str | list[Any]) -> list[str | list[int]]:

@@ -10,9 +10,11 @@ import msgspec
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """include_obfuscation is accepted: nothing is padded here, so it has no effect."""
+    """continuous_usage_stats: usage so far in every chunk. include_obfuscation is accepted: nothing is padded here, so
+    it has no effect."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -39,6 +41,12 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
 
 
@@ -47,8 +55,11 @@ class ChatBody(SamplingBody, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CompletionBody(SamplingBody, kw_only=True):
@@ -65,6 +76,8 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
 
 
@@ -110,6 +123,20 @@ class CompletionLogprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None]
 
 
+class PromptLogprob(msgspec.Struct):
+    """One token that might have stood at a position of the prompt."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""By position, then by token id; null for the first, which nothing predicts."""
+
+Unset = msgspec.UnsetType
+
+
 class AssistantMessage(msgspec.Struct):
     role: str
     content: str
@@ -122,6 +149,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None = None
+    token_ids: list[int] | Unset = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -132,6 +160,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | Unset = msgspec.UNSET
+    prompt_token_ids: list[int] | Unset = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -145,6 +175,7 @@ class ChatChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | Unset = msgspec.UNSET
 
 
 class CompletionChoice(msgspec.Struct):
@@ -153,6 +184,9 @@ class CompletionChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: PromptLogprobs | Unset = msgspec.UNSET
+    prompt_token_ids: list[int] | Unset = msgspec.UNSET
+    token_ids: list[int] | Unset = msgspec.UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -166,15 +200,17 @@ class Completion(msgspec.Struct, kw_only=True):
 
 
 class Chunk(msgspec.Struct, kw_only=True):
-    """One event of a stream. usage is absent unless asked for, then null in every chunk but the last."""
+    """One event of a stream. usage is absent unless asked for, then null in every chunk but the last, or what it is
+    so far with continuous_usage_stats. prompt_token_ids come with a chat's first chunk if asked for."""
 
     id: str
     object: str
     created: int
     model: str
     choices: list[ChatChunkChoice] | list[CompletionChoice]
-    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    usage: Usage | Unset | None = msgspec.UNSET
     system_fingerprint: str
+    prompt_token_ids: list[int] | Unset = msgspec.UNSET
 
 
 class ModelCard(msgspec.Struct, kw_only=True):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.errors import RequestError
-from headrace.core.request import SamplingParams
+from headrace.core.errors import RequestError, shown
+from headrace.core.request import MAX_LOGPROBS, SamplingParams
 from headrace.server.protocol import SamplingBody
 
 _COPIED = (
@@ -26,6 +26,8 @@ _COPIED = (
     "frequency_penalty",
     "repetition_penalty",
     "skip_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
 )
 
 
@@ -35,19 +37,28 @@ def sampling_params(
     *,
     max_tokens: int | None,
     logprobs: int | None,
-    prompt_logprobs: int | None = None,
+    echoed_logprobs: int | None = None,
 ) -> SamplingParams:
-    """max_tokens None means what the context leaves. Raises RequestError naming the field."""
+    """max_tokens None means what the context leaves. echoed_logprobs: alternatives of an echoed prompt's tokens, None
+    for no log-probabilities of them. Raises RequestError naming the field."""
     given: dict[str, Any] = {name: getattr(body, name) for name in _COPIED if getattr(body, name) is not None}
     if body.logit_bias is not None:
         given["logit_bias"] = _token_keys(body.logit_bias)
     _check_extras(body)
+    if body.prompt_logprobs is not None:
+        check_range("prompt_logprobs", body.prompt_logprobs, 0, MAX_LOGPROBS)
+    scored = [width for width in (body.prompt_logprobs, echoed_logprobs) if width is not None]
     return SamplingParams(
         **{**dict(defaults), **given},
         max_tokens=max_tokens,
         logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
+        prompt_logprobs=max(scored, default=None),
     )
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise RequestError(f"{name} must be from {low} to {high}, got {shown(value)}", param=name)
 
 
 def _token_keys(bias: dict[str, float]) -> dict[int, float]:
@@ -64,3 +75,5 @@ def _check_extras(body: SamplingBody) -> None:
         raise RequestError("cache_salt must not be empty: leave it out instead", param="cache_salt")
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs cannot be streamed: leave out stream", param="prompt_logprobs")

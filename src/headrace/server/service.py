@@ -61,6 +61,10 @@ class Service:
         longest = max(len(self.tokenizer.token_bytes(t)) for t in range(self.limits.vocab_size))
         return longest * self.limits.max_model_len
 
+    def encode_word(self, word: str) -> list[int]:
+        """Token ids of a bad word, by themselves."""
+        return self.tokenizer.encode(word, add_special_tokens=False)
+
     def check_model(self, name: str | None) -> None:
         """A request without a model means the one served. Raises HttpError 404 for any other."""
         if name is not None and name != self.settings.model_name:
