@@ -159,4 +159,27 @@ HEADRACE_INLINE F32x16 load_half(const uint16_t* p) {
 
 #endif
 
+// R rows of k bytes, one after the other, as [k/4][R][4].
+template <int R>
+HEADRACE_INLINE void interleave_quads(const int8_t* rows, ptrdiff_t k, int8_t* out) {
+  int done = 0;
+#if defined(HEADRACE_ISA_avx2) || defined(HEADRACE_ISA_avx512)
+  for (; done + 4 <= R; done += 4)
+    for (ptrdiff_t i = 0; i < k; i += 16) {
+      const auto quads = [&](int row) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + (done + row) * k + i));
+      };
+      const __m128i a = quads(0), b = quads(1), c = quads(2), d = quads(3);
+      const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+      const __m128i ab2 = _mm_unpackhi_epi32(a, b), cd2 = _mm_unpackhi_epi32(c, d);
+      const __m128i columns[4] = {_mm_unpacklo_epi64(ab, cd), _mm_unpackhi_epi64(ab, cd), _mm_unpacklo_epi64(ab2, cd2),
+                                  _mm_unpackhi_epi64(ab2, cd2)};
+      for (int j = 0; j < 4; ++j)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (i + 4 * j) * R + 4 * done), columns[j]);
+    }
+#endif
+  for (; done < R; ++done)
+    for (ptrdiff_t i = 0; i < k; i += 4) std::memcpy(out + i * R + 4 * done, rows + done * k + i, 4);
+}
+
 }  // namespace headrace::HEADRACE_ISA

@@ -32,8 +32,16 @@ struct Tile {
   const Scale* minimum;
 };
 
+// R rows of activations side by side, so that one pointer and few registers reach them all:
+// q [k/4][R][4], scale and scaled_sum [k/32][R]. One row lies so as it is.
+struct RowGroup {
+  const int8_t* q;
+  const float* scale;
+  const float* scaled_sum;
+};
+
 template <Scheme scheme, int R>
-HEADRACE_INLINE void dot_run(const uint8_t* data, const int8_t* const (&q)[R], int k, F32x16 (&sums)[R]) {
+HEADRACE_INLINE void dot_run(const uint8_t* data, const int8_t* q, F32x16 (&sums)[R]) {
   if constexpr (scheme == Scheme::Q4) {
     Dot4 dots[R];
     for (int r = 0; r < R; ++r) dots[r] = no_dot4();
@@ -41,8 +49,8 @@ HEADRACE_INLINE void dot_run(const uint8_t* data, const int8_t* const (&q)[R], i
     for (int i = 0; i < kRun / 8; ++i) {
       Weights low, high;
       load_q4(data + 64 * i, low, high);
-      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], low, load_quad(q[r] + k + 8 * i));
-      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], high, load_quad(q[r] + k + 8 * i + 4));
+      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], low, load_quad(q + 4 * (2 * i * R + r)));
+      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], high, load_quad(q + 4 * ((2 * i + 1) * R + r)));
     }
     for (int r = 0; r < R; ++r) sums[r] = to_float(dots[r]);
   } else {
@@ -51,42 +59,36 @@ HEADRACE_INLINE void dot_run(const uint8_t* data, const int8_t* const (&q)[R], i
 #pragma GCC unroll 8
     for (int i = 0; i < kRun / 4; ++i) {
       const Weights w = load_q8(data + 64 * i);
-      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], w, load_quad(q[r] + k + 4 * i));
+      for (int r = 0; r < R; ++r) dots[r] = dot(dots[r], w, load_quad(q + 4 * (i * R + r)));
     }
     for (int r = 0; r < R; ++r) sums[r] = to_float(dots[r]);
   }
 }
 
 template <Scheme scheme, class Scale, int R>
-void tile_rows(const QuantizedRows& x, int row, Tile<Scale> tile, int group, int k_segment, F32x16 (&total)[R]) {
+void tile_rows(RowGroup x, Tile<Scale> tile, int k, int group, int k_segment, F32x16 (&total)[R]) {
   constexpr ptrdiff_t run_bytes = kTile * kRun / (scheme == Scheme::Q4 ? 2 : 1);
-  const int8_t* q[R];
-  const float* scale[R];
-  const float* scaled_sum[R];
-  for (int r = 0; r < R; ++r) {
-    q[r] = x.q + static_cast<ptrdiff_t>(row + r) * x.k;
-    scale[r] = x.scale + static_cast<ptrdiff_t>(row + r) * (x.k / kRun);
-    scaled_sum[r] = x.scaled_sum + static_cast<ptrdiff_t>(row + r) * (x.k / kRun);
-    total[r] = zero();
-  }
+  for (int r = 0; r < R; ++r) total[r] = zero();
   int in_group = 0;
-  for (int segment = 0; segment < x.k; segment += k_segment) {
+  for (int segment = 0; segment < k; segment += k_segment) {
     F32x16 part[R];
     for (int r = 0; r < R; ++r) part[r] = zero();
-    const int end = min_int(segment + k_segment, x.k);
-    for (int k = segment; k < end; k += kRun) {
+    for (int left = min_int(k_segment, k - segment); left > 0; left -= kRun) {
       F32x16 sums[R];
       for (int i = 0; i < run_bytes; i += 64) __builtin_prefetch(tile.data + kPrefetch + i);
-      dot_run<scheme, R>(tile.data, q, k, sums);
+      dot_run<scheme, R>(tile.data, x.q, sums);
       const F32x16 weight_scale = load_scale(tile.scale);
-      for (int r = 0; r < R; ++r) part[r] = fma(mul(weight_scale, set1(scale[r][k / kRun])), sums[r], part[r]);
+      for (int r = 0; r < R; ++r) part[r] = fma(mul(weight_scale, set1(x.scale[r])), sums[r], part[r]);
       if constexpr (scheme == Scheme::Q4) {
         const F32x16 minimum = load_scale(tile.minimum);
-        for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(scaled_sum[r][k / kRun]), part[r]);
+        for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(x.scaled_sum[r]), part[r]);
       } else if constexpr (kOffset8 != 0) {
         const F32x16 minimum = mul(weight_scale, set1(-kOffset8));
-        for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(scaled_sum[r][k / kRun]), part[r]);
+        for (int r = 0; r < R; ++r) part[r] = fma(minimum, set1(x.scaled_sum[r]), part[r]);
       }
+      x.q += R * kRun;
+      x.scale += R;
+      x.scaled_sum += R;
       tile.data += run_bytes;
       in_group += kRun;
       if (in_group == group) {
@@ -99,30 +101,87 @@ void tile_rows(const QuantizedRows& x, int row, Tile<Scale> tile, int group, int
   }
 }
 
+// A block of rows in groups that lie side by side.
+class RowBlock {
+ public:
+  static bool holds(int k) { return k <= kLongest; }
+  static int rows(int k) { return max_int(kRowsAtOnce, static_cast<int>(kRowBlockBytes / k) / kRowsAtOnce * kRowsAtOnce); }
+
+  RowBlock(const QuantizedRows& x, int first, int last) : x_(x), first_(first) {
+    for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
+      constexpr int R = decltype(at_once)::value;
+      if constexpr (R > 1) {
+        interleave_quads<R>(x.q + static_cast<ptrdiff_t>(row) * x.k, x.k, q_ + at(row));
+        const ptrdiff_t runs = x.k / kRun, from = row * runs, to = at(row) / kRun;
+        for (ptrdiff_t run = 0; run < runs; ++run)
+          for (int r = 0; r < R; ++r) {
+            scale_[to + run * R + r] = x.scale[from + r * runs + run];
+            scaled_sum_[to + run * R + r] = x.scaled_sum[from + r * runs + run];
+          }
+      }
+    });
+  }
+  template <int R>
+  RowGroup group(int row) const {
+    const ptrdiff_t from = static_cast<ptrdiff_t>(row) * x_.k, runs = from / kRun;
+    if constexpr (R == 1) return {x_.q + from, x_.scale + runs, x_.scaled_sum + runs};
+    return {q_ + at(row), scale_ + at(row) / kRun, scaled_sum_ + at(row) / kRun};
+  }
+
+ private:
+  static constexpr int kLongest = 32768;
+  static constexpr ptrdiff_t kValues = kLongest * kRowsAtOnce;
+  static_assert(kValues >= kRowBlockBytes, "a block fits");
+  ptrdiff_t at(int row) const { return static_cast<ptrdiff_t>(row - first_) * x_.k; }
+
+  const QuantizedRows& x_;
+  const int first_;
+  // Only what a block needs is ever touched.
+  alignas(64) int8_t q_[kValues];
+  alignas(64) float scale_[kValues / kRun];
+  alignas(64) float scaled_sum_[kValues / kRun];
+};
+
+template <Scheme scheme, class Scale, int R>
+HEADRACE_INLINE void finish_rows(RowGroup x, const Tile<Scale>& tile, const PackedMatrix& w, const LinearOut& out,
+                                 int row, int column) {
+  // Outputs lie a row apart: fetched while their sums are made.
+  for (int r = 0; r < R; ++r) __builtin_prefetch(out.y + (row + r) * out.stride + column, 1);
+  F32x16 total[R];
+  tile_rows<scheme, Scale, R>(x, tile, w.k, w.group, out.k_segment > 0 ? out.k_segment : w.k, total);
+  for (int r = 0; r < R; ++r)
+    finish_tile(total[r], out, out.y + (row + r) * out.stride + column, out.bias ? out.bias + column : nullptr,
+                w.n - column);
+}
+
 template <Scheme scheme, class Scale>
 void linear(const QuantizedRows& x, int rows, const PackedMatrix& w, const LinearOut& out, int tile_begin,
             int tile_end) {
   const ptrdiff_t tile_bytes = static_cast<ptrdiff_t>(w.k) * kTile / (scheme == Scheme::Q4 ? 2 : 1);
   const ptrdiff_t tile_scales = static_cast<ptrdiff_t>(w.k / w.group) * kTile;
-  const int k_segment = out.k_segment > 0 ? out.k_segment : w.k;
-  const int block = max_int(kRowsAtOnce, static_cast<int>(kRowBlockBytes / w.k) / kRowsAtOnce * kRowsAtOnce);
+  const auto tile_at = [&](int t) {
+    Tile<Scale> tile{static_cast<const uint8_t*>(w.data) + t * tile_bytes,
+                     static_cast<const Scale*>(w.scale) + t * tile_scales, nullptr};
+    if constexpr (scheme == Scheme::Q4) tile.minimum = static_cast<const Scale*>(w.minimum) + t * tile_scales;
+    return tile;
+  };
+  if (rows == 1 || !RowBlock::holds(w.k)) {
+    const ptrdiff_t runs = w.k / kRun;
+    for (int t = tile_begin; t < tile_end; ++t)
+      for (int row = 0; row < rows; ++row)
+        finish_rows<scheme, Scale, 1>({x.q + static_cast<ptrdiff_t>(row) * w.k, x.scale + row * runs, x.scaled_sum + row * runs},
+                                      tile_at(t), w, out, row, t * kTile);
+    return;
+  }
+  const int block = RowBlock::rows(w.k);
   for (int first = 0; first < rows; first += block) {
-    for (int t = tile_begin; t < tile_end; ++t) {
-      Tile<Scale> tile{static_cast<const uint8_t*>(w.data) + t * tile_bytes,
-                       static_cast<const Scale*>(w.scale) + t * tile_scales, nullptr};
-      if constexpr (scheme == Scheme::Q4) tile.minimum = static_cast<const Scale*>(w.minimum) + t * tile_scales;
-      const int column = t * kTile, count = w.n - column;
-      for_rows<kRowsAtOnce>(first, min_int(first + block, rows), [&](auto at_once, int row) {
+    const int last = min_int(first + block, rows);
+    const RowBlock groups(x, first, last);
+    for (int t = tile_begin; t < tile_end; ++t)
+      for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
         constexpr int R = decltype(at_once)::value;
-        // Outputs lie a row apart: fetched while their sums are made.
-        for (int r = 0; r < R; ++r) __builtin_prefetch(out.y + (row + r) * out.stride + column, 1);
-        F32x16 total[R];
-        tile_rows<scheme, Scale, R>(x, row, tile, w.group, k_segment, total);
-        for (int r = 0; r < R; ++r)
-          finish_tile(total[r], out, out.y + (row + r) * out.stride + column, out.bias ? out.bias + column : nullptr,
-                      count);
+        finish_rows<scheme, Scale, R>(groups.template group<R>(row), tile_at(t), w, out, row, t * kTile);
       });
-    }
   }
 }
 
