@@ -1,0 +1,264 @@
+"""LedgerDevice: a device that keeps books. Every KV cell holds the hash of the whole prefix that it stands for, salt
+included, so a block shared wrongly, reused too early, not copied or copied wrongly is seen when it is read, or when
+the tree is audited, and named. expected() says what a request must be sent, without blocks or batches.
+
+Steps run when collected, as late as they may. What a step that follows a failed one writes is garbage, as it may be.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.core.batch import BatchOutput
+from headrace.core.request import FinishReason
+
+MASK = 2**61 - 1
+GARBAGE = -1
+
+
+def step_hash(state: int, value: int) -> int:
+    state = ((state ^ (value + 1)) * 0x9E3779B97F4A7C15 + 0x7F4A7C159E37) & MASK
+    return state ^ (state >> 29)
+
+
+def root_hash(salt: str) -> int:
+    return step_hash(0, sum(ord(c) * 257**i for i, c in enumerate(salt)))
+
+
+def chain_hashes(salt: str, tokens) -> list[int]:
+    """chain[p]: what the KV cell of position p must hold."""
+    state, chain = root_hash(salt), []
+    for token in tokens:
+        state = step_hash(state, token)
+        chain.append(state)
+    return chain
+
+
+def sampled(state: int, request, index: int, vocab_size: int) -> int:
+    """Token `index` of a request whose tokens before it hash to state. Stop tokens are passed over until min_tokens."""
+    token = step_hash(step_hash(state, request.seed), request.choice) % vocab_size
+    barred = ()
+    if index - len(request.prompt_ids) < request.params.min_tokens:
+        barred = {*request.eos_ids, *request.params.stop_token_ids}
+    while token in barred and len(barred) < vocab_size:
+        token = (token + 1) % vocab_size
+    return token
+
+
+def score(state: int, token: int) -> float:
+    """A made-up log-probability, exact in float32."""
+    return -(step_hash(state, token) % 4096) / 512
+
+
+@dataclass(frozen=True)
+class Expected:
+    """tokens: all it must be sent. scores: prompt log-probabilities, for positions from 1 on."""
+
+    tokens: list[int]
+    reason: FinishReason
+    logprobs: list[float]
+    scores: list[float]
+
+
+def expected(request, vocab_size: int) -> Expected:
+    tokens = request.prompt_ids + request.output_ids
+    first, limit = len(tokens), len(request.prompt_ids) + request.max_tokens
+    chain = chain_hashes(request.cache_salt, tokens)
+    scores = [score(chain[p - 1], tokens[p]) for p in range(1, len(request.prompt_ids))]
+    stops = {*request.eos_ids, *request.params.stop_token_ids}
+    logprobs, state, reason = [], chain[-1], FinishReason.LENGTH
+    while len(tokens) < limit:
+        token = sampled(state, request, len(tokens), vocab_size)
+        logprobs.append(score(state, token))
+        tokens.append(token)
+        state = step_hash(state, token)
+        if token in stops and len(tokens) - len(request.prompt_ids) > request.params.min_tokens:
+            reason = FinishReason.STOP
+            break
+    return Expected(tokens[first:], reason, logprobs, scores)
+
+
+@dataclass
+class Tenant:
+    """Who has a slot: tokens known to the device, their hashes, and the next position to compute."""
+
+    request: object
+    tokens: list[int]
+    chain: list[int]
+    next: int | None = None
+
+
+@dataclass
+class Faults:
+    """crash: seed -> position whose computing raises. nan: seed -> position whose row fails. flaky: steps that raise
+    once, whatever they compute."""
+
+    crash: dict[int, int] = field(default_factory=dict)
+    nan: dict[int, int] = field(default_factory=dict)
+    flaky: int = 0
+
+
+class LedgerDevice:
+    """requests: by seed, which is each request's own. wrong: what was found wrong; nothing raises, since an engine
+    forgives a device that does."""
+
+    def __init__(self, capacity, budget: int) -> None:
+        self._capacity = capacity
+        self._budget = budget
+        self.faults = Faults()
+        self.requests: dict[int, object] = {}
+        self.wrong: list[str] = []
+        self.joined: list[tuple[object, int]] = []
+        self.computed = 0
+        size, width = capacity.block_size, -(-capacity.max_model_len // capacity.block_size)
+        self.cells = [np.full((n, size), GARBAGE, np.int64) for n in capacity.num_blocks]
+        self._tables = [np.full((capacity.num_slots, width), -1, np.int32) for _ in capacity.num_blocks]
+        self._table_epochs = [np.zeros((capacity.num_slots, width), np.int32) for _ in capacity.num_blocks]
+        self._epochs = [np.zeros(n, np.int32) for n in capacity.num_blocks]
+        self._writers: list[dict[int, tuple[int, Tenant]]] = [{} for _ in capacity.num_blocks]
+        self._tenants: dict[int, Tenant] = {}
+        self._submitted: deque = deque()
+        self._void = 0
+
+    @property
+    def capacity(self):
+        return self._capacity
+
+    def horizon(self) -> int:
+        return 1
+
+    def submit(self, batch) -> None:
+        self._submitted.append(batch)
+
+    def copy_blocks(self, group, source, destination) -> None:
+        self.cells[group][destination] = self.cells[group][source]
+
+    def collect(self) -> BatchOutput:
+        batch = self._submitted.popleft()
+        self._apply(batch)
+        entries = list(zip(batch.slots.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True))
+        if self._void:
+            self._void -= 1
+            return self._spoil(batch, entries)
+        if self.faults.flaky:
+            self.faults.flaky -= 1
+            self._fail("a fault of the moment")
+        for slot, start, count in entries:
+            at = self.faults.crash.get(self._tenants[slot].request.seed, -1)
+            if start <= at < start + count:
+                self._fail(f"slot {slot} computes position {at}")
+        self._check(batch, entries)
+        for slot, start, count in entries:
+            self._compute(slot, start, count)
+        return self._rows(batch, entries)
+
+    def _fail(self, message: str) -> None:
+        """The step has applied its changes and no more. Those begun after it run on what it did not compute."""
+        self._void = len(self._submitted)
+        raise RuntimeError(message)
+
+    def _apply(self, batch) -> None:
+        for slot in batch.leaves:
+            if self._tenants.pop(slot, None) is None:
+                self.wrong.append(f"slot {slot} is left but was not taken")
+        for join in batch.joins:
+            if join.slot in self._tenants:
+                self.wrong.append(f"slot {join.slot} is taken before it was left")
+            request, tokens = self.requests[join.seed], join.tokens.tolist()
+            self._tenants[join.slot] = Tenant(request, tokens, chain_hashes(request.cache_salt, tokens))
+        edits = batch.edits
+        for slot, group, index, block, epoch in zip(
+            *(getattr(edits, name).tolist() for name in ("slot", "group", "index", "block", "epoch")), strict=True
+        ):
+            if epoch < self._epochs[group][block]:
+                self.wrong.append(f"block {group}:{block} goes back to epoch {epoch}")
+            self._epochs[group][block] = epoch
+            self._tables[group][slot, index] = block
+            self._table_epochs[group][slot, index] = epoch
+
+    def _check(self, batch, entries) -> None:
+        if not 0 < batch.num_tokens <= self._budget:
+            self.wrong.append(f"step {batch.step} computes {batch.num_tokens} tokens of {self._budget}")
+        if len(set(batch.slots.tolist())) != len(entries):
+            self.wrong.append(f"step {batch.step} has a slot twice")
+        for slot, start, count in entries:
+            tenant = self._tenants[slot]
+            if tenant.next is None:
+                self.joined.append((tenant.request, start))
+            elif tenant.next != start:
+                self.wrong.append(f"slot {slot} computes position {start} instead of {tenant.next}")
+            tenant.next = start + count
+            if start + count > len(tenant.tokens):
+                self.wrong.append(f"slot {slot} computes position {start + count - 1} of {len(tenant.tokens)} tokens")
+
+    def _compute(self, slot: int, start: int, count: int) -> None:
+        """Read what the first position sees, write each position's hash."""
+        size, tenant, end = self._capacity.block_size, self._tenants[slot], start + count
+        self.computed += count
+        for group, window in enumerate(self._capacity.windows):
+            table, epochs = self._tables[group][slot], self._table_epochs[group][slot]
+            first = 0 if window is None else max(0, start - window + 1)
+            used = slice(first // size, -(-end // size))
+            blocks = table[used]
+            if (blocks < 0).any():
+                self.wrong.append(f"slot {slot} has no block for some of positions {first} to {end - 1}")
+                return
+            if (epochs[used] != self._epochs[group][blocks]).any():
+                self.wrong.append(f"slot {slot} uses a block of group {group} that has changed hands")
+            base = used.start * size
+            seen = self.cells[group][blocks].reshape(-1)
+            if seen[first - base : start - base].tolist() != tenant.chain[first:start]:
+                self.wrong.append(f"slot {slot} reads what is not its own prefix before position {start}")
+            for index in range(start // size, used.stop):
+                self._write_to(group, int(table[index]), tenant, slot)
+            at = np.arange(start, end)
+            self.cells[group][table[at // size], at % size] = tenant.chain[start:end]
+
+    def _write_to(self, group: int, block: int, tenant: Tenant, slot: int) -> None:
+        """Whoever writes to a block first is its only writer until its epoch rises."""
+        epoch = int(self._epochs[group][block])
+        written, writer = self._writers[group].get(block, (0, None))
+        if written == epoch and writer is not tenant:
+            self.wrong.append(f"slot {slot} writes to block {group}:{block}, which is another's, or its epoch is old")
+        self._writers[group][block] = epoch, tenant
+
+    def _rows(self, batch, entries) -> BatchOutput:
+        rows, width = len(batch.logit_entry), max(0, int(batch.logit_top.max(initial=-1)))
+        tokens, failed = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
+        logprob = np.zeros(rows, np.float32)
+        for row, (entry, position, samples) in enumerate(
+            zip(batch.logit_entry.tolist(), batch.logit_position.tolist(), batch.logit_sample.tolist(), strict=True)
+        ):
+            slot, start, count = entries[entry]
+            tenant = self._tenants[slot]
+            if not start <= position < start + count:
+                self.wrong.append(f"slot {slot} wants logits of position {position}, which is not computed")
+            failed[row] = self.faults.nan.get(tenant.request.seed) == position
+            state = tenant.chain[position]
+            if samples:
+                token = sampled(state, tenant.request, position + 1, self._capacity.vocab_size)
+                del tenant.tokens[position + 1 :], tenant.chain[position + 1 :]
+                tenant.tokens.append(token)
+                tenant.chain.append(step_hash(state, token))
+            tokens[row] = tenant.tokens[position + 1]
+            logprob[row] = score(state, int(tokens[row]))
+        return self._output(batch, tokens, failed, logprob, width)
+
+    def _output(self, batch, tokens, failed, logprob, width) -> BatchOutput:
+        if not (batch.logit_top >= 0).any():
+            return BatchOutput(batch.step, tokens, failed)
+        rank, shape = np.ones(len(tokens), np.int32), (len(tokens), width)
+        none = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+        return BatchOutput(batch.step, tokens, failed, logprob, rank, *none)
+
+    def _spoil(self, batch, entries) -> BatchOutput:
+        size = self._capacity.block_size
+        for slot, start, count in entries:
+            at = np.arange(start, start + count)
+            for cells, tables in zip(self.cells, self._tables, strict=True):
+                cells[tables[slot, at // size], at % size] = GARBAGE
+        rows = len(batch.logit_entry)
+        return self._output(batch, np.full(rows, 3, np.int32), np.zeros(rows, np.bool_), np.zeros(rows), 0)
