@@ -23,6 +23,7 @@ from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
 from headrace.engine.loop import EngineLoop, report_failure
+from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.engine_process import SETTINGS_AT_FAULT, Start
 from headrace.models.loader import load_model
@@ -52,6 +53,7 @@ class BuiltEngine:
 def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
     """Load the model into this process. config comes from locate_model(). Raises ConfigError, ModelError or
     MachineError."""
+    limits = None if config.tenant_limits is None else read_limits(Path(config.tenant_limits))
     machine, available = this_machine(), available_memory()
     threads = machine.threads if config.threads is None else config.threads
     loaded = load_model(Path(config.model))
@@ -108,7 +110,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             "processor": machine.name,
         },
     )
-    return BuiltEngine(Engine(executor, config), config, loaded.spec, plan, ready)
+    return BuiltEngine(Engine(executor, config, limits=limits), config, loaded.spec, plan, ready)
 
 
 def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:

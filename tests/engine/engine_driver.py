@@ -20,15 +20,33 @@ def make_engine(has=None, *, faults=None, **settings):
     return Engine(NullExecutor(has or capacity(), faults), Config(**settings))
 
 
-def request(request_id, prompt, max_tokens=8, *, seed=0, eos_ids=(), cache_salt="", output_ids=(), **params):
+def request(
+    request_id,
+    prompt,
+    max_tokens=8,
+    *,
+    seed=0,
+    eos_ids=(),
+    cache_salt="",
+    output_ids=(),
+    choice=0,
+    priority=0,
+    tenant="",
+    deadline=None,
+    **params,
+):
     return Request(
         request_id=request_id,
         prompt_ids=list(prompt),
         params=SamplingParams(max_tokens=max_tokens, **params),
         max_tokens=max_tokens,
         seed=seed,
+        choice=choice,
         eos_ids=eos_ids,
         cache_salt=cache_salt,
+        priority=priority,
+        tenant=tenant,
+        deadline=deadline,
         output_ids=list(output_ids),
     )
 

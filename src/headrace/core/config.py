@@ -39,6 +39,12 @@ class Config:
     shutdown_timeout: float = _field(30.0, "Seconds that streams may take to finish after SIGTERM.", server_only=True)
     max_body_bytes: int = _field(32 * 2**20, "Largest request body accepted.", server_only=True)
     max_queued_requests: int = _field(1024, "Requests that may wait before new ones get 429.", server_only=True)
+    max_queued_tokens: int | None = _field(
+        None, "Prompt tokens that may wait before new requests get 429. Default: any.", server_only=True
+    )
+    tenant_limits: str | None = _field(
+        None, "TOML or JSON file of what each API key may ask for per minute and at once.", server_only=True
+    )
     max_model_len: int | None = _field(None, "Longest sequence, prompt and output. Default: what the model allows.")
     max_num_seqs: int = _field(64, "Most requests that run at once.")
     max_num_batched_tokens: int = _field(512, "Most tokens computed in one step; longer prompts go in chunks.")
@@ -70,7 +76,7 @@ class Config:
             raise ConfigError(
                 "api_key must be made of ASCII letters, digits and signs: it travels in a header", field="api_key"
             )
-        for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads"):
+        for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads", "max_queued_tokens"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         if self.threads is not None and self.threads > MAX_THREADS:

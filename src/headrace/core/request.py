@@ -35,6 +35,12 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class ErrorCode(enum.StrEnum):
+    """Why a request ended with FinishReason.ERROR, where it was no fault while generating."""
+
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+
+
 class RequestState(enum.Enum):
     """Where a request stands in the engine. The only legal moves are those in MOVES."""
 
@@ -254,7 +260,8 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
 
     prompt_logprobs come in pieces, each for the positions that this delta covers, in order, starting at
     position 1 (the first prompt token has none). stop_token is set when a stop or EOS token ended it (that
-    token is then the last of token_ids). error is set with FinishReason.ERROR and may be shown to the client.
+    token is then the last of token_ids). error is set with FinishReason.ERROR and may be shown to the client; code is
+    set where that was no fault of ours.
     """
 
     request_id: str
@@ -265,3 +272,4 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
     stop_token: int | None = None
     cached_tokens: int = 0
     error: str | None = None
+    code: ErrorCode | None = None

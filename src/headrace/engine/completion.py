@@ -14,6 +14,7 @@ import msgspec
 from headrace.core.errors import RequestError
 from headrace.core.request import (
     SEED_LIMIT,
+    ErrorCode,
     FinishReason,
     OutputDelta,
     Request,
@@ -128,6 +129,7 @@ class Choice:
     stop_reason: str | int | None = None
     cached_tokens: int = 0
     error: str | None = None
+    code: ErrorCode | None = None
 
     @classmethod
     def of(cls, request: Request, detokenizer: Detokenizer) -> Choice:
@@ -154,5 +156,6 @@ class Choice:
         if new.prompt_logprobs is not None:
             self.prompt_logprobs = self.prompt_logprobs or []
             self.prompt_logprobs += new.prompt_logprobs
-        self.finish_reason, self.stop_reason, self.error = new.finish_reason, new.stop_reason, new.error
+        self.finish_reason, self.stop_reason = new.finish_reason, new.stop_reason
+        self.error, self.code = new.error, new.code
         return new

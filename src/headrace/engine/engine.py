@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable
 
 from headrace.core.config import Config
 from headrace.core.errors import RequestError
-from headrace.core.request import OutputDelta, Request
+from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.engine.executor import Executor
 from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.latency import LatencyModel, Prior, StepWork
+from headrace.policy.limits import Limits
 from headrace.policy.queue import FirstComeQueue
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
+from headrace.policy.waiting_time import WaitingTime
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,13 @@ _STEP_FAILED = "the engine failed while it computed this request; other requests
 
 
 class Engine:
-    """Uses of the config: max_num_batched_tokens, max_queued_requests, enable_prefix_caching, pipeline_depth; what
-    the device holds comes from executor.capacity. prior: seconds that a step is expected to take before any was
-    measured; None for the latency model's own."""
+    """Uses of the config: max_num_batched_tokens, max_queued_requests, max_queued_tokens, enable_prefix_caching,
+    pipeline_depth; what the device holds comes from executor.capacity. prior: seconds that a step is expected to take
+    before any was measured; None for the latency model's own. limits: what each tenant may ask for."""
 
-    def __init__(self, executor: Executor, config: Config, *, prior: Prior | None = None) -> None:
+    def __init__(
+        self, executor: Executor, config: Config, *, prior: Prior | None = None, limits: Limits | None = None
+    ) -> None:
         has = executor.capacity
         self._executor = executor
         self._depth = config.pipeline_depth
@@ -49,31 +53,39 @@ class Engine:
         self._slots = Slots(has.num_slots, has.max_model_len)
         self._queue = FirstComeQueue()
         self._scheduler = Scheduler(self._slots, self._blocks, self._queue, budget=config.max_num_batched_tokens)
+        self.latency = LatencyModel(prior)
         self._admission = Admission(
             max_model_len=has.max_model_len,
             vocab_size=has.vocab_size,
             max_queued_requests=config.max_queued_requests,
+            max_queued_tokens=config.max_queued_tokens,
+            limits=limits or Limits(),
+            waiting_time=WaitingTime(self.latency, slots=has.num_slots, budget=config.max_num_batched_tokens),
         )
-        self.latency = LatencyModel(prior)
         self._ready: list[OutputDelta] = []
         # What each step under way computes, and when it was begun; when the last one came back.
         self._begun: deque[tuple[StepWork, float]] = deque()
         self._collected = float("-inf")
 
     def add(self, request: Request, now: float) -> None:
-        """Take a request. Raises RequestError if it can never run, OverloadedError if too many wait."""
+        """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later."""
         owed = any(delta.request_id == request.request_id for delta in self._ready)
         if owed or request.request_id in self._scheduler:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
-        self._admission.check(request, self._blocks, waiting=len(self._queue), free_slots=self._slots.num_free)
+        self._admission.check_possible(request, self._blocks)
+        self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
         answer = self._scheduler.add(request)
         if answer is not None:
             self._ready.append(answer)
+            return
+        self._admission.take(request, now)
+        self._follow(now)
 
     def abort(self, request_ids: Iterable[str], now: float) -> None:
         """End these requests and free what they hold, at once; their last deltas come with the next finish_step.
         Unknown ids are ignored."""
         self._ready += self._scheduler.abort(request_ids)
+        self._follow(now)
 
     def step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Begin as many steps as may be under way, then finish the oldest."""
@@ -85,7 +97,10 @@ class Engine:
         """Begin a step unless enough are under way or nothing can move. False if none was begun."""
         if len(self._scheduler.steps) >= self._depth:
             return False
+        for request_id, message in self._admission.late(now):
+            self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
         batch = self._scheduler.schedule()
+        self._follow(now)
         if batch is None:
             return False
         self._begun.append((StepWork.of(batch), now))
@@ -105,7 +120,13 @@ class Engine:
             else:
                 self._observe(clock())
                 ready += self._scheduler.update(output)
-        return self._ended(ready, clock())
+        self._follow(clock())
+        return ready
+
+    def _follow(self, now: float) -> None:
+        """Let those know who keep account of requests."""
+        if moves := self._scheduler.take_moves():
+            self._admission.follow(moves, now)
 
     def _observe(self, now: float) -> None:
         """Learn how long the oldest step took; it waited for those begun before it."""
@@ -145,9 +166,3 @@ class Engine:
             cached_tokens=counters.cached_tokens,
             finished=dict(counters.finished),
         )
-
-    def _ended(self, deltas: list[OutputDelta], now: float) -> list[OutputDelta]:
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                self._admission.finished(now)
-        return deltas

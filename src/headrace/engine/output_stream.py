@@ -63,3 +63,4 @@ def _merge(into: OutputDelta, later: OutputDelta) -> None:
     into.stop_token = later.stop_token
     into.cached_tokens = max(into.cached_tokens, later.cached_tokens)
     into.error = later.error
+    into.code = later.code

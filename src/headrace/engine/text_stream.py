@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from headrace.core.request import FinishReason, OutputDelta, SamplingParams, TokenLogprobs
+from headrace.core.request import ErrorCode, FinishReason, OutputDelta, SamplingParams, TokenLogprobs
 
 
 class Detokenizer(Protocol):
@@ -33,6 +33,7 @@ class TextDelta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    code: ErrorCode | None = None
 
 
 class StopStrings:
@@ -119,7 +120,9 @@ class TextStream:
         reason, stop_reason = delta.finish_reason, end_token if end_token not in self._eos_ids else None
         if self.stopped:
             reason, stop_reason = FinishReason.STOP, self._stop_string
-        return TextDelta(text, ids[:used], logprobs, delta.prompt_logprobs, reason, stop_reason, delta.error)
+        return TextDelta(
+            text, ids[:used], logprobs, delta.prompt_logprobs, reason, stop_reason, delta.error, delta.code
+        )
 
     def _feed_tokens(self, ids: list[int]) -> tuple[str, int]:
         """Text of ids, and how many of them count: with stop strings one after another, so that the token that

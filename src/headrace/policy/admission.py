@@ -1,30 +1,68 @@
-"""Which requests are taken at all. What can never fit is the client's to change (RequestError, naming the field);
-what does not fit now may be tried later (OverloadedError, with an estimate of when).
+"""Which requests are taken at all, and what becomes of their claims. What can never fit is the client's to change
+(RequestError, naming the field); what does not fit now may be tried later (OverloadedError, with an estimate of when).
+It follows requests by the scheduler's moves, so that it always knows what waits, who is past a deadline, and what each
+tenant has used.
 """
 
 from __future__ import annotations
 
-from headrace.core.errors import OverloadedError, RequestError
-from headrace.core.request import Request
-from headrace.policy.block_manager import BlockManager
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-_SHORTEST_WAIT = 1.0
-_LONGEST_WAIT = 60.0
-_SMOOTHING = 0.1
+from headrace.core.errors import OverloadedError, RequestError
+from headrace.core.request import FinishReason, Request, RequestState
+from headrace.policy.backlog import Backlog
+from headrace.policy.block_manager import BlockManager
+from headrace.policy.deadlines import Deadlines
+from headrace.policy.limits import Limits
+from headrace.policy.moves import Move
+from headrace.policy.quotas import Charge, Quotas
+from headrace.policy.waiting_time import WaitingTime
+
+_SHORTEST_RETRY = 1.0
+_LONGEST_RETRY = 600.0
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A request that was taken and has not ended. known: tokens it came with; tokens, outputs: its share of the
+    backlog while it waits."""
+
+    charge: Charge
+    priority: int
+    known: int
+    tokens: int
+    outputs: int
+    waits: bool = True
+    ran: bool = False
 
 
 class Admission:
-    """max_queued_requests bounds the queue. Times are seconds on the clock that the engine is driven with."""
+    """max_queued_requests and max_queued_tokens (prompt tokens; None: any) bound the queue. Times are seconds on the
+    clock that the engine is driven with."""
 
-    def __init__(self, *, max_model_len: int, vocab_size: int, max_queued_requests: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_model_len: int,
+        vocab_size: int,
+        max_queued_requests: int,
+        max_queued_tokens: int | None,
+        limits: Limits,
+        waiting_time: WaitingTime,
+    ) -> None:
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
-        self._max_queued = max_queued_requests
-        self._interval: float | None = None
-        self._last_finish: float | None = None
+        self._max_requests = max_queued_requests
+        self._max_tokens = max_queued_tokens
+        self._quotas = Quotas(limits)
+        self._waiting_time = waiting_time
+        self._deadlines = Deadlines()
+        self._taken: dict[str, _Taken] = {}
+        self.backlog = Backlog()
 
-    def check(self, request: Request, blocks: BlockManager, *, waiting: int, free_slots: int) -> None:
-        """Raises RequestError if the request can never run, OverloadedError if too many wait already."""
+    def check_possible(self, request: Request, blocks: BlockManager) -> None:
+        """Raises RequestError if the request can never run."""
         self._check_tokens(request)
         prompt_len = len(request.prompt_ids)
         total = prompt_len + request.max_tokens
@@ -53,27 +91,99 @@ class Admission:
                 param="max_tokens" if prompt_len < most else "prompt",
                 code="context_length_exceeded",
             )
-        # Those that the next step can take do not queue.
-        if waiting >= self._max_queued + free_slots:
+
+    def check_load(self, request: Request, *, running: int, free_slots: int, now: float) -> None:
+        """Raises OverloadedError if the request cannot be taken now. Those that the next step can take do not
+        queue, and an empty queue takes one of any length."""
+        prompt_len, tenant = len(request.prompt_ids), request.tenant
+        # A prompt with several choices is one request, and its prompt is computed once.
+        first = request.choice == 0
+        self._quotas.check(
+            tenant,
+            requests=int(first),
+            tokens=prompt_len if first else 0,
+            choices=request.params.n if first else 1,
+            now=now,
+            end_after=_bounded(self._waiting_time.of_one()),
+        )
+        waiting, tokens = self.backlog.requests, self.backlog.tokens
+        if waiting >= self._max_requests + free_slots:
             raise OverloadedError(
-                f"{waiting} requests are waiting and at most {self._max_queued} may (--max-queued-requests): "
+                f"{waiting} requests are waiting and at most {self._max_requests} may (--max-queued-requests): "
                 "try again later",
-                retry_after=self.expected_wait(waiting),
+                retry_after=_bounded((waiting - self._max_requests + 1) * self._waiting_time.of_one()),
             )
+        if self._max_tokens is not None and waiting >= max(1, free_slots) and tokens + prompt_len > self._max_tokens:
+            raise OverloadedError(
+                f"prompts of {tokens} tokens are waiting and with this one's {prompt_len} they would be more than "
+                f"{self._max_tokens} (--max-queued-tokens): try again later",
+                retry_after=_bounded(self._waiting_time.of_one()),
+            )
+        if request.deadline is not None:
+            wait = self.predicted_wait(running, request.priority, tenant)
+            if wait > request.deadline:
+                raise OverloadedError(
+                    f"this request would wait about {wait:.1f} s, but its deadline is {request.deadline:.1f} s",
+                    retry_after=_bounded(wait - request.deadline),
+                    code="deadline_exceeded",
+                )
 
-    def finished(self, now: float) -> None:
-        """A request ended: learn how often that happens."""
-        if self._last_finish is not None:
-            interval = max(0.0, now - self._last_finish)
-            old = interval if self._interval is None else self._interval
-            self._interval = old + _SMOOTHING * (interval - old)
-        self._last_finish = now
+    def take(self, request: Request, now: float) -> None:
+        """The scheduler has queued this request."""
+        first = request.choice == 0
+        prompt_len, known = len(request.prompt_ids), len(request.prompt_ids) + len(request.output_ids)
+        charge = self._quotas.take(request.tenant, requests=int(first), tokens=prompt_len if first else 0, now=now)
+        outputs = request.max_tokens - len(request.output_ids)
+        self._taken[request.request_id] = _Taken(charge, request.priority, known, known, outputs)
+        self.backlog.add(request.priority, request.tenant, known, outputs)
+        # One that comes with outputs had begun elsewhere.
+        if request.deadline is not None and not request.output_ids:
+            self._deadlines.add(request.request_id, now + request.deadline)
 
-    def expected_wait(self, waiting: int) -> float:
-        """Seconds until one of `waiting` queued requests has left, as far as can be told from recent ones."""
-        if self._interval is None:
-            return _SHORTEST_WAIT
-        return min(max(self._interval * max(1, waiting - self._max_queued + 1), _SHORTEST_WAIT), _LONGEST_WAIT)
+    def follow(self, moves: Iterable[Move], now: float) -> None:
+        """Moves of requests that were taken, in order."""
+        for move in moves:
+            sequence = move.sequence
+            taken = self._taken.get(sequence.request_id)
+            if taken is None:
+                continue
+            if move.state is RequestState.RUNNING:
+                self._stop_waiting(taken)
+                taken.ran = True
+                self._deadlines.remove(sequence.request_id)
+            elif move.state is RequestState.PREEMPTED:
+                taken.tokens = len(sequence.tokens)
+                taken.outputs = sequence.limit - taken.tokens
+                taken.waits = True
+                self.backlog.add(taken.priority, taken.charge.tenant, taken.tokens, taken.outputs)
+            elif move.state is RequestState.FINISHED:
+                self._stop_waiting(taken)
+                self._deadlines.remove(sequence.request_id)
+                del self._taken[sequence.request_id]
+                generated = len(sequence.tokens) - taken.known
+                self._quotas.end(taken.charge, ran=taken.ran, generated=generated, now=now)
+                if move.reason in (FinishReason.STOP, FinishReason.LENGTH):
+                    self._waiting_time.ended(sequence.prompt_len, generated)
+
+    def late(self, now: float) -> list[tuple[str, str]]:
+        """Requests that have not begun and whose deadline has passed, each once, with what to tell its client."""
+        return [
+            (
+                request_id,
+                f"this request waited {now - self._taken[request_id].charge.at:.1f} s for its turn, past its "
+                "deadline: send it again, or with a later one",
+            )
+            for request_id in self._deadlines.passed(now)
+        ]
+
+    def predicted_wait(self, running: int, priority: int, tenant: str) -> float:
+        """Seconds until a request that came now would begin."""
+        return self._waiting_time.predict(self.backlog, running=running, priority=priority, tenant=tenant)
+
+    def _stop_waiting(self, taken: _Taken) -> None:
+        if taken.waits:
+            taken.waits = False
+            self.backlog.remove(taken.priority, taken.charge.tenant, taken.tokens, taken.outputs)
 
     def _check_tokens(self, request: Request) -> None:
         if not request.prompt_ids:
@@ -86,3 +196,7 @@ class Admission:
                 param="prompt",
             )
         request.params.check_vocabulary(self._vocab_size)
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, _SHORTEST_RETRY), _LONGEST_RETRY)

@@ -5,8 +5,9 @@ nowhere else. It decides nothing: the scheduler says who joins and who gives way
 from __future__ import annotations
 
 from headrace.core.batch import SlotJoin
-from headrace.core.request import FinishReason, OutputDelta, Request, RequestState
+from headrace.core.request import ErrorCode, FinishReason, OutputDelta, Request, RequestState
 from headrace.policy.block_manager import BlockManager, Hit
+from headrace.policy.moves import Move
 from headrace.policy.queue import Queue
 from headrace.policy.scoring import Scoring
 from headrace.policy.sequence import Sequence
@@ -31,6 +32,7 @@ class Roster:
         self._sequences: dict[str, Sequence] = {}
         self._tickets = 0
         self._leaves: list[int] = []
+        self._moves: list[Move] = []
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -47,6 +49,7 @@ class Roster:
         self._tickets += 1
         self._sequences[request.request_id] = sequence
         self.queue.push(sequence)
+        self._moves.append(Move(sequence, RequestState.WAITING))
         return None
 
     def join(self, sequence: Sequence, hit: Hit) -> SlotJoin:
@@ -60,6 +63,7 @@ class Roster:
             self.counters.cached_tokens += min(hit.tokens, sequence.prompt_len)
         self.behind.add(slot)
         self.scoring.join(sequence)
+        self._moves.append(Move(sequence, RequestState.RUNNING))
         return SlotJoin(
             slot,
             sequence.tokens,
@@ -72,12 +76,12 @@ class Roster:
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
-        sequence.tokens = self.slots.named(sequence.slot)
         sequence.preemptions += 1
         self.counters.preemptions += 1
         self._leave(sequence, keep=True)
         sequence.move(RequestState.PREEMPTED)
         self.queue.push(sequence)
+        self._moves.append(Move(sequence, RequestState.PREEMPTED))
 
     def abort(self, request_id: str) -> OutputDelta | None:
         """End a request wherever it stands; None if the id is unknown."""
@@ -90,6 +94,14 @@ class Roster:
             self.queue.remove(sequence)
         delta = OutputDelta(request_id)
         self._finish(sequence, delta, FinishReason.ABORT)
+        return delta
+
+    def give_up(self, request_id: str, message: str, code: ErrorCode) -> OutputDelta:
+        """End a request that waits, with an error."""
+        sequence = self._sequences[request_id]
+        self.queue.remove(sequence)
+        delta = OutputDelta(request_id, error=message, code=code)
+        self._finish(sequence, delta, FinishReason.ERROR)
         return delta
 
     def end(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
@@ -111,6 +123,11 @@ class Roster:
         self._leave(sequence, keep=False)
         self._finish(sequence, delta, FinishReason.ERROR)
 
+    def take_moves(self) -> list[Move]:
+        """Changes of state since the last call, in order."""
+        moves, self._moves = self._moves, []
+        return moves
+
     def take_leaves(self) -> tuple[int, ...]:
         """Slots left since the last call."""
         leaves, self._leaves = tuple(self._leaves), []
@@ -119,6 +136,7 @@ class Roster:
     def _leave(self, sequence: Sequence, *, keep: bool) -> None:
         """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
         slot = sequence.slot
+        sequence.tokens = self.slots.named(slot)
         if keep:
             done = int(self.slots.done[slot])
             self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
@@ -135,3 +153,4 @@ class Roster:
         delta.cached_tokens = max(0, sequence.cached_tokens)
         del self._sequences[sequence.request_id]
         self.counters.finished[reason.value] += 1
+        self._moves.append(Move(sequence, RequestState.FINISHED, reason=reason))

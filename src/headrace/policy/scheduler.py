@@ -15,9 +15,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from headrace.core.batch import EMPTY, Batch, BatchOutput, BlockEdits, BoolArray, IntArray, SlotJoin
-from headrace.core.request import OutputDelta, Request
+from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import share
+from headrace.policy.moves import Move
 from headrace.policy.outcome import take_in
 from headrace.policy.preemption import victim
 from headrace.policy.queue import Queue
@@ -72,6 +73,14 @@ class Scheduler:
     def fail(self, slot: int, message: str) -> OutputDelta:
         """End the request in this slot alone, with an error."""
         return self._roster.fail(self.slots[slot], message)
+
+    def give_up(self, request_id: str, message: str, code: ErrorCode) -> OutputDelta:
+        """End a request that waits, with an error."""
+        return self._roster.give_up(request_id, message, code)
+
+    def take_moves(self) -> list[Move]:
+        """Changes of requests' states since the last call, in order. They are kept until they are taken."""
+        return self._roster.take_moves()
 
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""

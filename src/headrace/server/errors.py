@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.errors import EngineDeadError, OverloadedError, RequestError
+from headrace.core.request import ErrorCode
 
 log = logging.getLogger("headrace.server")
 
@@ -55,9 +56,10 @@ class HttpError(Exception):
 class GenerationError(Exception):
     """The engine ended a request with an error; `message` may be shown to its client."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, code: ErrorCode | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
 
 
 def describe(error: Exception) -> tuple[int, ErrorObject, dict[str, str]]:
@@ -78,7 +80,8 @@ def describe(error: Exception) -> tuple[int, ErrorObject, dict[str, str]]:
                 dict(error.headers or {}),
             )
         case GenerationError():
-            return 500, ErrorObject(error.message, "server_error", None, "generation_failed"), {}
+            status = 504 if error.code is ErrorCode.DEADLINE_EXCEEDED else 500
+            return status, ErrorObject(error.message, "server_error", None, error.code or "generation_failed"), {}
         case EngineDeadError():
             return (
                 503,

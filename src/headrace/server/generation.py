@@ -127,7 +127,7 @@ class Generation:
         if not ended_by_engine:
             await self.service.client.abort([sequence.request.request_id])
         if reason is FinishReason.ERROR:
-            raise GenerationError(sequence.choice.error or INTERNAL_MESSAGE)
+            raise GenerationError(sequence.choice.error or INTERNAL_MESSAGE, sequence.choice.code)
         if reason is FinishReason.ABORT:
             raise GenerationError(ABORTED_MESSAGE)
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SEED_LIMIT
+from headrace.server.deadline import LONGEST_MS
 from headrace.server.errors import ErrorBody
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
 from headrace.server.messages import ROLES
@@ -72,6 +73,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "cache_salt": {"minLength": 1},
+    "deadline_ms": {"minimum": 1, "maximum": LONGEST_MS},
 }
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _FORMS: dict[str, dict[str, Any]] = {
@@ -103,6 +105,7 @@ _ERRORS = {
     "429": "Too much work is queued: try again after Retry-After seconds.",
     "500": "The server failed.",
     "503": "The engine does not answer, or the server is shutting down.",
+    "504": "The request waited past its deadline.",
 }
 
 

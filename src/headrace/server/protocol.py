@@ -48,6 +48,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
+    deadline_ms: int | None = None
 
 
 class ChatBody(SamplingBody, kw_only=True):

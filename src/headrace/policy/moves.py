@@ -1,0 +1,20 @@
+"""Move: one request's change of state, as the scheduler made it. Admission and the log of requests follow requests by
+these, so that the scheduler knows of neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.request import FinishReason, RequestState
+from headrace.policy.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What the sequence became. by: who needed its place, if it was preempted for another. reason: why it ended."""
+
+    sequence: Sequence
+    state: RequestState
+    by: Sequence | None = None
+    reason: FinishReason | None = None
