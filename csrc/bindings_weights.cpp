@@ -70,6 +70,50 @@ PackedMatrix pack(WeightStore& store, ThreadPool& pool, const NeutralMatrix& fro
   return to;
 }
 
+std::string scheme_name(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::F32: return "f32";
+    case Scheme::BF16: return "bf16";
+    case Scheme::Q8: return "q8";
+    case Scheme::Q4: return "q4";
+  }
+  return "";
+}
+
+// A matrix that was packed before, over the caller's memory.
+PackedMatrix adopt(const std::string& scheme_text, int n, int k, int group, bool half_scales, const Bytes& data,
+                   const std::optional<Bytes>& scale, const std::optional<Bytes>& minimum) {
+  const Scheme scheme = scheme_of(scheme_text);
+  const bool quantized = scheme == Scheme::Q8 || scheme == Scheme::Q4;
+  require(n > 0 && k > 0, "n and k must be positive");
+  require(quantized ? group > 0 && group % kActivationGroup == 0 && k % group == 0 : group == 0 && !half_scales,
+          "group must be a multiple of 32 that divides k, and 0 where the scheme has none");
+  require(scale.has_value() == quantized, "scale belongs to q8 and q4, and to no other scheme");
+  require(minimum.has_value() == (scheme == Scheme::Q4), "minimum belongs to q4, and to no other scheme");
+  PackedMatrix m{scheme, n, k, group, half_scales, data.data(), scale ? scale->data() : nullptr,
+                 minimum ? minimum->data() : nullptr};
+  require(data.nbytes() == packed_data_bytes(m), "data must have the size of the packed matrix");
+  for (const auto& part : {scale, minimum})
+    require(!part || part->nbytes() == packed_scale_bytes(m), "scale and minimum must have the size of the packed ones");
+  for (const void* part : {m.data, m.scale, m.minimum})
+    require(reinterpret_cast<uintptr_t>(part) % kPackAlign == 0, "packed memory must be aligned to 64 bytes");
+  return m;
+}
+
+// Read-only views of a packed matrix's memory: data, then scale and minimum where the scheme has them.
+nb::list parts(nb::handle self) {
+  const PackedMatrix& m = nb::cast<const PackedMatrix&>(self);
+  nb::list views;
+  const auto add = [&](const void* memory, size_t size) {
+    using View = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
+    if (memory) views.append(View(static_cast<const uint8_t*>(memory), {size}, self));
+  };
+  add(m.data, packed_data_bytes(m));
+  add(m.scale, packed_scale_bytes(m));
+  add(m.minimum, packed_scale_bytes(m));
+  return views;
+}
+
 void linear(const Kernels& kernels, Rows x, const PackedMatrix& w, OutRows y, const std::optional<Floats>& bias,
             bool accumulate, float scale, int k_segment, int tile_begin, int tile_end) {
   const int rows = static_cast<int>(x.shape(0)), k = static_cast<int>(x.shape(1)), tiles = num_tiles(w.n);
@@ -95,6 +139,9 @@ void bind_weights(nb::module_& m) {
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A matrix in a WeightStore, in the layout that kernels read.")
       .def_ro("n", &PackedMatrix::n)
       .def_ro("k", &PackedMatrix::k)
+      .def_ro("group", &PackedMatrix::group)
+      .def_prop_ro("scheme", [](const PackedMatrix& m) { return scheme_name(m.scheme); })
+      .def_prop_ro("parts", &parts, "Its memory, read-only: data, then scale and minimum where the scheme has them.")
       .def_prop_ro("quantized", [](const PackedMatrix& m) { return m.scheme == Scheme::Q8 || m.scheme == Scheme::Q4; })
       .def_ro("half_scales", &PackedMatrix::half_scales, "Whether scale and minimum are kept as IEEE half, exactly.");
 
@@ -113,6 +160,11 @@ void bind_weights(nb::module_& m) {
           nb::arg("scale").none(), nb::arg("minimum").none(), nb::keep_alive<0, 1>(),
           "Pack a matrix that lies as ops/matrix.py says; the source is not needed afterwards. The result keeps "
           "the store alive. ValueError for sizes that do not fit each other.");
+
+  m.def("adopt", &adopt, nb::arg("scheme"), nb::arg("n"), nb::arg("k"), nb::arg("group"), nb::arg("half_scales"),
+        nb::arg("data"), nb::arg("scale").none() = nb::none(), nb::arg("minimum").none() = nb::none(),
+        nb::keep_alive<0, 6>(), nb::keep_alive<0, 7>(), nb::keep_alive<0, 8>(),
+        "A matrix over memory that holds the parts of one packed before. ValueError for sizes that do not fit it.");
 
   m.def("linear", &linear, nb::arg("kernels"), nb::arg("x"), nb::arg("matrix"), nb::arg("y"),
         nb::arg("bias").none() = nb::none(), nb::arg("accumulate") = false, nb::arg("scale") = 1.0f,

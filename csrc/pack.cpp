@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kChunk = size_t{32} << 20;
-constexpr size_t kAlign = 64;
 constexpr int kRun = 32;  // what a group is a multiple of (ops/matrix.py)
 
 size_t round_up(size_t size, size_t to) { return (size + to - 1) / to * to; }
@@ -111,7 +110,7 @@ void pack_scales(const float* from, const void* to, bool half, int tile, int lan
 void WeightStore::Free::operator()(void* p) const { std::free(p); }
 
 uint8_t* WeightStore::take(size_t size) {
-  size = round_up(size, kAlign);
+  size = round_up(size, kPackAlign);
   if (size > left_) {
     const size_t chunk = round_up(size > kChunk ? size : kChunk, kHugePage);
     std::unique_ptr<uint8_t, Free> memory(static_cast<uint8_t*>(std::aligned_alloc(kHugePage, chunk)));
@@ -131,13 +130,19 @@ uint8_t* WeightStore::take(size_t size) {
 }
 
 PackedMatrix WeightStore::reserve(const NeutralMatrix& from, bool half_scales) {
-  const size_t outputs = static_cast<size_t>(num_tiles(from.n)) * kTile;
   PackedMatrix to{from.scheme, from.n, from.k, from.group, half_scales, nullptr, nullptr, nullptr};
-  to.data = take(data_bytes(from.scheme, outputs * from.k));
-  const size_t scale_bytes = from.group ? outputs * (from.k / from.group) * (half_scales ? 2 : 4) : 0;
-  if (from.scale) to.scale = take(scale_bytes);
-  if (from.minimum) to.minimum = take(scale_bytes);
+  to.data = take(packed_data_bytes(to));
+  if (from.scale) to.scale = take(packed_scale_bytes(to));
+  if (from.minimum) to.minimum = take(packed_scale_bytes(to));
   return to;
+}
+
+size_t packed_data_bytes(const PackedMatrix& m) {
+  return data_bytes(m.scheme, static_cast<size_t>(num_tiles(m.n)) * kTile * m.k);
+}
+
+size_t packed_scale_bytes(const PackedMatrix& m) {
+  return m.group ? static_cast<size_t>(num_tiles(m.n)) * kTile * (m.k / m.group) * (m.half_scales ? 2 : 4) : 0;
 }
 
 bool scales_fit_half(const NeutralMatrix& from, int begin, int end) {

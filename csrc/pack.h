@@ -17,6 +17,8 @@ struct NeutralMatrix {
   const float* minimum;
 };
 
+constexpr size_t kPackAlign = 64;  // of each part of a packed matrix
+
 // Memory in few large pieces, on huge pages where the system gives them: decoding streams all of it every step.
 class WeightStore {
  public:
@@ -39,6 +41,10 @@ class WeightStore {
 };
 
 inline int num_tiles(int n) { return (n + kTile - 1) / kTile; }
+
+// Bytes of a packed matrix's data, and of its scale (its minimum has as many).
+size_t packed_data_bytes(const PackedMatrix& m);
+size_t packed_scale_bytes(const PackedMatrix& m);
 
 // Whether IEEE half holds scale and minimum of outputs [begin, end) exactly.
 bool scales_fit_half(const NeutralMatrix& from, int begin, int end);

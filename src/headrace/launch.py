@@ -30,11 +30,12 @@ from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
-from headrace.ops.cpu_weights import CpuWeights, Progress
+from headrace.ops.cpu_weights import Progress
 from headrace.worker.assembly import activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.machine import available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
+from headrace.worker.weights import ready_weights
 
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +68,14 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         block_size=config.block_size,
         max_positions=config.max_model_len,
     )
-    weights = CpuWeights(program, threads=threads, progress=progress)
+    weights = ready_weights(
+        program,
+        threads=threads,
+        origin=loaded.path,
+        stored_bytes=sum(loaded.weights.source.stored_bytes().values()),
+        limit=int(config.packed_cache_gib * 2**30),
+        progress=progress,
+    )
     for note in program.notes:
         _logger.warning("%s: %s", config.model, note)
     groups = loaded.spec.kv_groups

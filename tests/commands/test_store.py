@@ -27,6 +27,7 @@ def cache(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(store, "locate", locate)
     monkeypatch.setattr(store, "cached_models", lambda: list(kept.values()))
+    monkeypatch.setattr(store, "cached_copies", list)
     monkeypatch.setattr(store, "remove", lambda name: kept.pop(name).size)
     return kept
 
@@ -61,3 +62,12 @@ def test_rm_frees_and_an_empty_list_says_so(cache, capsys):
 def test_rm_needs_a_name(capsys):
     assert cli.run(["rm"]) == 2
     assert "MODELS" in capsys.readouterr().err
+
+
+def test_list_shows_packed_copies_with_their_model(cache, monkeypatch, capsys):
+    copy = CachedModel("packed:0123456789ab", Path("/cache/packed/0123"), 2**30)
+    monkeypatch.setattr(store, "cached_copies", lambda: [(copy, "hf:org/big")])
+    assert cli.run(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == [
+        *("packed:0123456789ab", "1,024.0", "MiB", "of", "hf:org/big")
+    ]

