@@ -357,8 +357,9 @@ class World:
             raise Wrong(f"{batch.num_tokens} tokens in a step of at most {self.shape.budget}")
         if not stats.waiting or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
             return
+        # Those that run may each be promised as much as they can grow to.
         most = -(-MAX_LEN // self.shape.block_size)
-        if all(pool.available > most + self.shape.slots for pool in engine._blocks.pools):
+        if all(pool.available > (most + 1) * (self.shape.slots + 1) for pool in engine._blocks.pools):
             raise Wrong(f"{stats.waiting} wait beside free slots, blocks and budget")
 
     def _waits_for_nothing(self) -> bool:

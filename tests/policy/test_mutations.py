@@ -13,7 +13,8 @@ from tests.policy.machine import Shape, run_world
 from headrace.policy import outcome, scheduler
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.block_pool import BlockPool
-from headrace.policy.queue import FirstComeQueue
+from headrace.policy.budget import StepBudget
+from headrace.policy.queue import FairQueue
 from headrace.policy.roster import Roster
 
 WORLDS = 60
@@ -112,7 +113,7 @@ def a_preempted_request_forgets_its_last_token(patch):
 
 
 def an_aborted_request_stays_in_the_queue(patch):
-    patch.setattr(FirstComeQueue, "remove", lambda self, sequence: None)
+    patch.setattr(FairQueue, "remove", lambda self, sequence: None)
 
 
 def rows_of_those_who_left_are_taken_in(patch):
@@ -142,7 +143,7 @@ def a_stop_is_seen_one_token_late(patch):
 
 
 def a_step_takes_more_than_its_budget(patch):
-    patch.setattr(scheduler, "share", lambda pending, budget: pending)
+    patch.setattr(StepBudget, "offer", lambda self, start, wanted: wanted)
 
 
 def a_failed_request_leaves_its_blocks_in_the_tree(patch):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.errors import RequestError, shown
-from headrace.core.priority import DEFAULT_PRIORITY
+from headrace.core.priority import DEFAULT_PRIORITY, PRIORITY_LIMIT
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
@@ -243,6 +243,11 @@ class Request(msgspec.Struct, frozen=True):
     priority: int = DEFAULT_PRIORITY
     tenant: str = ""
     deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        _integer("priority", self.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1, "a 32-bit integer")
+        if self.deadline is not None:
+            _number("deadline", self.deadline, 0, float("inf"), "above 0 seconds", low_open=True)
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -20,7 +20,7 @@ from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
-from headrace.policy.queue import FirstComeQueue
+from headrace.policy.queue import FairQueue
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
 from headrace.policy.waiting_time import WaitingTime
@@ -51,7 +51,7 @@ class Engine:
             caching=config.enable_prefix_caching,
         )
         self._slots = Slots(has.num_slots, has.max_model_len)
-        self._queue = FirstComeQueue()
+        self._queue = FairQueue()
         self._scheduler = Scheduler(self._slots, self._blocks, self._queue, budget=config.max_num_batched_tokens)
         self.latency = LatencyModel(prior)
         self._admission = Admission(
@@ -74,7 +74,7 @@ class Engine:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
         self._admission.check_possible(request, self._blocks)
         self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
-        answer = self._scheduler.add(request)
+        answer = self._scheduler.add(request, now)
         if answer is not None:
             self._ready.append(answer)
             return
@@ -99,7 +99,7 @@ class Engine:
             return False
         for request_id, message in self._admission.late(now):
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
-        batch = self._scheduler.schedule()
+        batch = self._scheduler.schedule(now)
         self._follow(now)
         if batch is None:
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.batch import BlockEdits, IntArray
+from headrace.core.batch import EMPTY, BlockEdits, IntArray
 from headrace.policy.block_pool import BlockPool
 from headrace.policy.prefix_cache import ABSENT, Node, PrefixCache
 
@@ -83,15 +83,37 @@ class BlockManager:
         nodes = self.cache.lookup(salt, tokens, most) if self.cache is not None else []
         return Hit(nodes, len(nodes) * self.block_size)
 
-    def fits(self, hit: Hit, tokens: int, reserve: int) -> bool:
-        """Whether a request of this many tokens fits beside the held blocks, leaving `reserve` in each group."""
+    def fits(
+        self, hit: Hit, tokens: int, reserve: int, promised: list[int] | None = None, without: IntArray = EMPTY
+    ) -> bool:
+        """Whether a request of this many tokens fits beside the held blocks, leaving `reserve` in each group and, in
+        group g, the promised[g] blocks that others are still to take. without: slots whose blocks count as released."""
         for group, pool in enumerate(self.pools):
             shared = self._visible(hit, group)
+            refs, available = pool.refs, pool.available
+            if len(without):
+                spans = [slice(self._first[group, s], self._capacity[s] // self.block_size) for s in without.tolist()]
+                held = [self._tables[group][s, span] for s, span in zip(without.tolist(), spans, strict=True)]
+                refs = pool.refs - np.bincount(np.concatenate(held), minlength=pool.num_blocks)
+                available += int(np.count_nonzero((refs == 0) & (pool.refs > 0)))
             # Idle blocks of the hit are no longer available once it is taken.
-            needed = self._peak(group, tokens) - len(shared) + (pool.num_idle_among(shared) if len(shared) else 0)
-            if needed + reserve > pool.available:
+            needed = self._peak(group, tokens) - len(shared) + int(np.count_nonzero(refs[shared] == 0))
+            if needed + reserve + (promised[group] if promised else 0) > available:
                 return False
         return True
+
+    def lacking(self, slots: IntArray, tokens: IntArray) -> list[int]:
+        """How many blocks these slots have yet to take, in each group, to hold so many tokens each."""
+        held = self._capacity[slots] // self.block_size
+        blocks = -(-tokens // self.block_size)
+        lacking = []
+        for group, most in enumerate(self._most_at_once):
+            if most is None:
+                lacking.append(int(np.maximum(blocks - held, 0).sum()))
+            else:
+                held_now = held - self._first[group].take(slots)
+                lacking.append(int(np.clip(np.minimum(blocks - held, most - held_now), 0, None).sum()))
+        return lacking
 
     def admit(self, slot: int, salt: str, hit: Hit) -> None:
         """Give a slot its cached prefix."""

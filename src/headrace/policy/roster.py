@@ -4,17 +4,20 @@ nowhere else. It decides nothing: the scheduler says who joins and who gives way
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.core.batch import SlotJoin
 from headrace.core.request import ErrorCode, FinishReason, OutputDelta, Request, RequestState
 from headrace.policy.block_manager import BlockManager, Hit
 from headrace.policy.moves import Move
-from headrace.policy.queue import Queue
+from headrace.policy.queue import MOST_PASSED, Queue
 from headrace.policy.scoring import Scoring
 from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
 from headrace.policy.step import Counters
 
 NOT_FINITE = "the model's output was not finite (NaN or infinity) for this request"
+_MOST_ACCOUNTS = 4096
 
 
 class Roster:
@@ -40,21 +43,41 @@ class Roster:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._sequences
 
-    def add(self, request: Request) -> OutputDelta | None:
+    def add(self, request: Request, now: float) -> OutputDelta | None:
         """Queue a request, or answer at once if nothing is to be computed for it."""
-        sequence = Sequence.of(request, self._tickets)
+        sequence = Sequence.of(request, self._tickets, now)
         if request.max_tokens <= len(request.output_ids) and (request.output_ids or not sequence.scoring):
             self.counters.finished[FinishReason.LENGTH.value] += 1
             return OutputDelta(request.request_id, finish_reason=FinishReason.LENGTH)
         self._tickets += 1
         self._sequences[request.request_id] = sequence
+        # A tenant that comes new is placed beside the others by what they were given until now.
+        self.settle()
         self.queue.push(sequence)
         self._moves.append(Move(sequence, RequestState.WAITING))
         return None
 
+    def settle(self) -> None:
+        """Charge tenants for what was computed for their running requests since the last time."""
+        accounts = self.queue.accounts
+        if len(accounts) < 2:
+            return
+        state, order = self.slots, self.slots.order
+        computed, charged = state.computed.take(order), state.charged.take(order)
+        due = np.maximum(computed - charged, 0)
+        if due.any():
+            accounts.charge_all(state.account.take(order), due)
+            state.charged[order] = charged + due
+        if len(accounts) > _MOST_ACCOUNTS:
+            accounts.close_all_but({*state.account.take(order).tolist(), *(one.account for one in self.queue)})
+
     def join(self, sequence: Sequence, hit: Hit) -> SlotJoin:
         """Give a request that left the queue a free slot and its cached prefix."""
         sequence.move(RequestState.RUNNING)
+        sequence.passed = 0
+        free = max(sequence.paid, hit.tokens)
+        sequence.paid = max(free, sequence.needed)
+        self.queue.accounts.charge(sequence.account, sequence.paid - free)
         slot = self.slots.take(sequence, hit.tokens)
         self.blocks.admit(slot, sequence.cache_salt, hit)
         if sequence.cached_tokens < 0:
@@ -75,7 +98,9 @@ class Roster:
         )
 
     def preempt(self, sequence: Sequence) -> None:
-        """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same."""
+        """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same. It had
+        its turn, so nobody behind it goes before it now."""
+        sequence.passed = MOST_PASSED
         sequence.preemptions += 1
         self.counters.preemptions += 1
         self._leave(sequence, keep=True)
@@ -137,6 +162,8 @@ class Roster:
         """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
         slot = sequence.slot
         sequence.tokens = self.slots.named(slot)
+        sequence.paid = max(int(self.slots.charged[slot]), int(self.slots.computed[slot]))
+        self.queue.accounts.charge(sequence.account, sequence.paid - int(self.slots.charged[slot]))
         if keep:
             done = int(self.slots.done[slot])
             self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)

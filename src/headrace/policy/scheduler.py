@@ -3,8 +3,8 @@ decode: every running request has tokens that are known and positions that are c
 second number toward the first. Chunked prefill, prefix hits and resume after preemption are all that one rule.
 
 A sample of a step under way counts as known before it has a value, so the next step may be begun before this one
-has finished; what such a step computes past a stop is dropped. Which request is next, who gives way and how a
-step's tokens are shared lie in queue.py, preemption.py and budget.py.
+has finished; what such a step computes past a stop is dropped. Which request is next, who joins, who gives way
+and how a step's tokens are shared lie in queue.py, intake.py, preemption.py and budget.py.
 """
 
 from __future__ import annotations
@@ -14,26 +14,37 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from headrace.core.batch import EMPTY, Batch, BatchOutput, BlockEdits, BoolArray, IntArray, SlotJoin
+from headrace.core.batch import EMPTY, Batch, BatchOutput, BoolArray, IntArray, SlotJoin
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
-from headrace.policy.budget import share
+from headrace.policy.budget import StepBudget, TimeTarget
+from headrace.policy.intake import Intake
 from headrace.policy.moves import Move
 from headrace.policy.outcome import take_in
-from headrace.policy.preemption import victim
+from headrace.policy.plan import Plan
+from headrace.policy.preemption import Patience, least_claim
 from headrace.policy.queue import Queue
 from headrace.policy.roster import Roster
 from headrace.policy.scoring import LogitRows
-from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
 from headrace.policy.steady import Steady
 from headrace.policy.step import Step
 
 
 class Scheduler:
-    """budget: most tokens in a step. The blocks' reach must be at least budget times the steps under way."""
+    """budget: most tokens in a step; target: most time, None for any. The blocks' reach must be at least budget times
+    the steps under way."""
 
-    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue, *, budget: int) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        blocks: BlockManager,
+        queue: Queue,
+        *,
+        budget: int,
+        target: TimeTarget | None = None,
+        patience: Patience | None = None,
+    ) -> None:
         self.slots = slots
         self.blocks = blocks
         self.queue = queue
@@ -41,8 +52,10 @@ class Scheduler:
         self._roster = Roster(slots, blocks, queue)
         self.counters = self._roster.counters
         self._budget = budget
+        self._target = target
+        self._patience = patience or Patience()
+        self._intake = Intake(self._roster, self._patience)
         self._num_steps = 0
-        self._blocked: tuple[Sequence, int] | None = None
         self._steady: Steady | None = None
         self._calm_order: IntArray | None = None
 
@@ -61,9 +74,9 @@ class Scheduler:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._roster
 
-    def add(self, request: Request) -> OutputDelta | None:
+    def add(self, request: Request, now: float = 0.0) -> OutputDelta | None:
         """Queue a request, or answer at once if nothing is to be computed for it."""
-        return self._roster.add(request)
+        return self._roster.add(request, now)
 
     def abort(self, request_ids: Iterable[str]) -> list[OutputDelta]:
         """End these requests, wherever they stand. Unknown ids are ignored."""
@@ -93,32 +106,29 @@ class Scheduler:
 
     # What to compute next
 
-    def schedule(self) -> Batch | None:
+    def schedule(self, now: float = 0.0) -> Batch | None:
         """Begin a step, or None if nothing can move before a step under way has finished."""
+        self.queue.age(now)
         if self._steady is not None:
             batch = self._repeat(self._steady)
             if batch is not None:
                 return batch
             self._steady = None
         preempted = self.counters.preemptions
-        slots, starts, counts = self._continue()
+        plan, budget = self._continue()
         joins: list[SlotJoin] = []
         # Blocks that had to be taken from someone are not for newcomers.
-        if preempted == self.counters.preemptions and len(self.queue):
-            joins, joined = self._admit(self._budget - int(counts.sum()))
-            if joins:
-                new = np.array([join.slot for join in joins], np.int32)
-                slots = np.concatenate([slots, new])
-                starts = np.concatenate([starts, self.slots.computed[new]])
-                counts = np.concatenate([counts, np.array(joined, np.int32)])
-        if not len(slots):
-            return None
-        return self._begin(slots, starts, counts, self._roster.take_leaves(), tuple(joins), self.blocks.take_edits())
+        if preempted == self.counters.preemptions:
+            if len(plan.held_back):
+                plan = self._take_in(plan, budget, joins, better_than=int(self.slots.rank[plan.held_back[0]]))
+                plan = self._go_on(plan, budget)
+            plan = self._take_in(plan, budget, joins)
+        return self._begin(plan, tuple(joins)) if len(plan.slots) else None
 
     def _repeat(self, steady: Steady) -> Batch | None:
         """One more of the same, or None if something is to change."""
         state = self.slots
-        if state.order is not steady.slots or steady.left <= 0 or self._can_admit():
+        if state.order is not steady.slots or steady.left <= 0 or not self._intake.hopeless(self._num_steps):
             return None
         if self.blocks.windowed:
             self.blocks.free_behind(steady.slots, state.done.take(steady.at))
@@ -146,69 +156,67 @@ class Scheduler:
         self.steps.append(step)
         return batch
 
-    def _can_admit(self) -> bool:
-        if not len(self.queue) or not self.slots.num_free:
-            return False
-        head = self.queue.peek()
-        return self._blocked is None or self._blocked != (head, self.blocks.version)
-
-    def _continue(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Slots, first positions and counts of running requests, with blocks for them; preempts if it must."""
+    def _continue(self) -> tuple[Plan, StepBudget]:
+        """What running requests compute, with blocks for it; preempts if it must. And what is left of the budget."""
         state = self.slots
         while True:
-            slots = state.order
-            starts = state.computed.take(slots)
-            counts = np.minimum(state.known.take(slots), state.last.take(slots)) - starts
-            if self._roster.behind or len(slots) > self._budget:
-                counts = share(counts, self._budget)
-            if np.count_nonzero(counts) < len(counts):
-                moving = counts > 0
-                slots, starts, counts = slots[moving], starts[moving], counts[moving]
+            budget = StepBudget(self._budget, self._target)
+            plan = self._share(budget).moving()
             if self.blocks.windowed:
-                self.blocks.free_behind(slots, state.done.take(slots))
-            if self.blocks.grow(slots, starts + counts):
-                return slots, starts, counts
+                self.blocks.free_behind(plan.slots, state.done.take(plan.slots))
+            if self.blocks.grow(plan.slots, plan.starts + plan.counts):
+                return plan, budget
             if self.num_running == 1:
                 # Alone it fits, once steps under way have let go of what lies behind its window.
                 assert self.steps, "an admitted request does not fit alone"
-                return EMPTY, EMPTY, EMPTY
-            self._roster.preempt(state[victim(state.order)])
+                return Plan(EMPTY, EMPTY, EMPTY, EMPTY), budget
+            self._roster.preempt(state[least_claim(state, self._patience)])
 
-    def _admit(self, budget: int) -> tuple[list[SlotJoin], list[int]]:
-        """Take requests from the queue while tokens, slots and blocks last. Returns joins and token counts."""
-        joins: list[SlotJoin] = []
-        counts: list[int] = []
-        while budget > 0 and self.slots.num_free:
-            sequence = self.queue.peek()
-            if sequence is None or not self._can_admit():
+    def _share(self, budget: StepBudget) -> Plan:
+        """Tokens for running requests: for those that want one, then for those that want several, the best class
+        first. These are held back if they are of a worse class than a request that waits."""
+        state, slots = self.slots, self.slots.order
+        starts = state.computed.take(slots)
+        wanted = np.minimum(state.known.take(slots), state.last.take(slots)) - starts
+        if not self._roster.behind:
+            return Plan(slots, starts, budget.take_singles(starts, wanted), EMPTY)
+        counts = budget.take_singles(starts, np.where(wanted == 1, wanted, 0))
+        head = None if self._intake.hopeless(self._num_steps) else self.queue.peek()
+        longer = np.flatnonzero(wanted > 1)
+        for n, i in enumerate(longer.tolist()):
+            if head is not None and head.effective < state.rank[slots[i]]:
+                return Plan(slots, starts, counts, held_back=slots[longer[n:]])
+            count = budget.offer(int(starts[i]), int(wanted[i]))
+            if count == 0:
                 break
-            hit = self.blocks.lookup(sequence.cache_salt, sequence.tokens, sequence.cacheable)
-            known = len(sequence.tokens)
-            needed = min(known, sequence.limit - 1)
-            # One block is left to each running request, so that none is preempted as soon as it needs its next.
-            if not self.blocks.fits(hit, needed, reserve=self.num_running):
-                self._blocked = (sequence, self.blocks.version)
-                break
-            self.queue.pop()
-            join = self._roster.join(sequence, hit)
-            count = min(budget, needed - hit.tokens)
-            grown = self.blocks.grow(np.array([join.slot], np.int32), np.array([hit.tokens + count], np.int32))
-            assert grown, "blocks that fit could not be taken"
-            budget -= count
-            counts.append(count)
-            joins.append(join)
-        return joins, counts
+            budget.take(int(starts[i]), count)
+            counts[i] = count
+        return Plan(slots, starts, counts, EMPTY)
 
-    def _begin(
-        self,
-        slots: IntArray,
-        starts: IntArray,
-        counts: IntArray,
-        leaves: tuple[int, ...],
-        joins: tuple[SlotJoin, ...],
-        edits: BlockEdits,
-    ) -> Batch:
+    def _go_on(self, plan: Plan, budget: StepBudget) -> Plan:
+        """Give requests that were held back what is left of the budget."""
+        state, entries = self.slots, []
+        for slot in plan.held_back.tolist():
+            start, stop = int(state.computed[slot]), int(min(state.known[slot], state.last[slot]))
+            count = budget.offer(start, stop - start)
+            if count and self.blocks.grow(np.array([slot], np.int32), np.array([start + count], np.int32)):
+                budget.take(start, count)
+                entries.append((slot, start, count))
+        return plan.adding(entries)
+
+    def _take_in(self, plan: Plan, budget: StepBudget, joins: list[SlotJoin], better_than: int | None = None) -> Plan:
+        """Let waiting requests join, in the place of who gives way to them."""
+        if self._intake.hopeless(self._num_steps):
+            return plan
+        planned = np.zeros(len(self.slots.sequences), np.int32)
+        planned[plan.slots] = plan.counts
+        newcomers, gone = self._intake.admit(self._num_steps, budget, planned, better_than)
+        joins += [one.join for one in newcomers]
+        return plan.without(gone).adding([(one.join.slot, one.start, one.count) for one in newcomers])
+
+    def _begin(self, plan: Plan, joins: tuple[SlotJoin, ...]) -> Batch:
         state = self.slots
+        slots, starts, counts = plan.slots, plan.starts, plan.counts
         ends = starts + counts
         entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
         everywhere = len(entries) == len(slots)
@@ -229,9 +237,9 @@ class Scheduler:
             rows.position,
             rows.sample,
             rows.top,
-            leaves=leaves,
+            leaves=self._roster.take_leaves(),
             joins=joins,
-            edits=edits,
+            edits=self.blocks.take_edits(),
         )
         serials = state.serial.take(slots)
         self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures))

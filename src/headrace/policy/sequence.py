@@ -11,12 +11,18 @@ import numpy as np
 from headrace.core.batch import IntArray
 from headrace.core.request import MOVES, Request, RequestState, SamplingParams
 
+NOWHERE = -1
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """ticket: order of arrival, kept through preemptions. tokens: int32, known and named, prompt first; the request's
     own lists are not kept. limit: tokens, prompt and output, at which it ends. scored: prompt positions whose
-    log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it."""
+    log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it.
+
+    priority: its class; effective: the class it is served in, which ageing betters. account: where its tenant's tokens
+    are counted (fairness.py), paid: positions that were paid for or came free. passed: how many requests from behind
+    it were served while it did not fit."""
 
     request_id: str
     ticket: int
@@ -28,14 +34,21 @@ class Sequence:
     choice: int
     eos_ids: tuple[int, ...]
     cache_salt: str
+    priority: int = 0
+    tenant: str = ""
+    arrived: float = 0.0
     state: RequestState = RequestState.WAITING
     slot: int = -1
     scored: int = 0
     cached_tokens: int = -1
     preemptions: int = 0
+    effective: int = 0
+    account: int = NOWHERE
+    paid: int = 0
+    passed: int = 0
 
     @classmethod
-    def of(cls, request: Request, ticket: int) -> Sequence:
+    def of(cls, request: Request, ticket: int, now: float = 0.0) -> Sequence:
         prompt_len = len(request.prompt_ids)
         return cls(
             request_id=request.request_id,
@@ -48,7 +61,16 @@ class Sequence:
             choice=request.choice,
             eos_ids=request.eos_ids,
             cache_salt=request.cache_salt,
+            priority=request.priority,
+            effective=request.priority,
+            tenant=request.tenant,
+            arrived=now,
         )
+
+    @property
+    def needed(self) -> int:
+        """Positions to compute before its next token: all known ones, but never the last of all."""
+        return min(len(self.tokens), self.limit - 1)
 
     @property
     def scoring(self) -> bool:

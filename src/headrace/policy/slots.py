@@ -12,6 +12,8 @@ from headrace.policy.sequence import Sequence
 
 FREE = -1
 MOST_STOPS = 8
+_TICKET_BITS = 32
+_BEST = -(2**31)
 
 
 class Slots:
@@ -23,6 +25,9 @@ class Slots:
     start      tokens known when the slot was taken; from then on each step that finishes names one more
     serial     rises when the slot changes hands, so that a step under way can be told from its successor's
     top        likeliest tokens to report for each sampled one, -1 for no log-probability
+    priority   class, for who gives way; rank is the class it is served in (queue.py)
+    preemptions  how often its request was
+    account    where its tenant's tokens are counted; charged: positions paid for
 
     tokens int32 [num_slots, max_model_len] holds named tokens (memory is touched only as far as it is used).
     stops int32 [num_slots, k]: token ids that end the request, padded with -1; a request with more than MOST_STOPS
@@ -37,6 +42,11 @@ class Slots:
         self.start: IntArray = np.zeros(num_slots, np.int32)
         self.serial: IntArray = np.zeros(num_slots, np.int32)
         self.top: IntArray = np.full(num_slots, -1, np.int32)
+        self.priority: IntArray = np.zeros(num_slots, np.int32)
+        self.rank: IntArray = np.zeros(num_slots, np.int32)
+        self.preemptions: IntArray = np.zeros(num_slots, np.int32)
+        self.account: IntArray = np.zeros(num_slots, np.int32)
+        self.charged: IntArray = np.zeros(num_slots, np.int32)
         self.tokens: IntArray = np.zeros((num_slots, max_model_len), np.int32)
         self.stops: IntArray = np.full((num_slots, 1), -1, np.int32)
         self.request_ids = np.full(num_slots, None, object)
@@ -44,15 +54,30 @@ class Slots:
         self.many_stops: dict[int, frozenset[int]] = {}
         self._tickets: npt.NDArray[np.int64] = np.full(num_slots, FREE, np.int64)
         self._order: IntArray | None = None
+        self._worst = _BEST
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
     def order(self) -> IntArray:
-        """The taken slots in order of arrival, int32 [n]. Not to be written to."""
+        """The taken slots, by rank and then in order of arrival, int32 [n]. Not to be written to."""
         if self._order is None:
             taken = np.flatnonzero(self._tickets != FREE)
-            self._order = taken[np.argsort(self._tickets[taken])].astype(np.int32)
+            place = (self.rank[taken].astype(np.int64) << _TICKET_BITS) + self._tickets[taken]
+            self._order = taken[np.argsort(place)].astype(np.int32)
+            self._worst = int(self.priority[taken].max(initial=_BEST))
         return self._order
+
+    @property
+    def worst_priority(self) -> int:
+        """The lowest class, which is the highest number, among the taken slots."""
+        return self._worst if len(self.order) else _BEST
+
+    def by_claim(self, most_preemptions: int) -> IntArray:
+        """The taken slots, int32 [n], from the one that must never give way to the one that does so first: requests
+        that were preempted most_preemptions times, then by class, then in order of arrival."""
+        taken = np.flatnonzero(self._tickets != FREE)
+        order = np.lexsort((self._tickets[taken], self.priority[taken], self.preemptions[taken] < most_preemptions))
+        return taken[order].astype(np.int32)
 
     @property
     def num_taken(self) -> int:
@@ -71,6 +96,9 @@ class Slots:
         self.computed[slot] = self.done[slot] = computed
         self.last[slot] = sequence.limit - 1
         self.top[slot] = -1 if params.logprobs is None else params.logprobs
+        self.priority[slot], self.rank[slot] = sequence.priority, sequence.effective
+        self.preemptions[slot] = sequence.preemptions
+        self.account[slot], self.charged[slot] = sequence.account, sequence.paid
         self.tokens[slot, :known] = sequence.tokens
         self._set_stops(slot, (*sequence.eos_ids, *params.stop_token_ids))
         self.request_ids[slot] = sequence.request_id

@@ -1,0 +1,149 @@
+"""Who of those that wait joins: the queue's next, while tokens, slots and blocks last. What does not fit is passed
+over for what comes after it, but only so many times: then nobody behind it is served until it is, so it waits no
+longer than those who run and those who passed it take to end. For a request of a higher class, running ones of lower
+classes give way (preemption.py), unless even that would not make it fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.batch import EMPTY, IntArray, SlotJoin
+from headrace.policy.block_manager import Hit
+from headrace.policy.budget import StepBudget
+from headrace.policy.preemption import Patience, yielding
+from headrace.policy.queue import MOST_PASSED
+from headrace.policy.roster import Roster
+from headrace.policy.sequence import Sequence
+
+# Requests that do not fit, looked at in one step.
+_MOST_TRIED = 16
+# Steps after which those who could not join are looked at again though no place was given up: one who runs may have
+# stayed long enough to give way by then.
+_LOOK_AGAIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A request that joined, and the positions that its first step computes."""
+
+    join: SlotJoin
+    start: int
+    count: int
+
+
+class Intake:
+    def __init__(self, roster: Roster, patience: Patience) -> None:
+        self._roster = roster
+        self._patience = patience
+        # (queue.version, blocks.version) when last nobody could join, and the step at which to look again.
+        self._stuck: tuple[int, int] | None = None
+        self._look_at = 0
+
+    def hopeless(self, step: int) -> bool:
+        """Whether nobody can join in this step, as far as can be told at a glance."""
+        roster = self._roster
+        queue, slots = roster.queue, roster.slots
+        if not len(queue) or (self._stuck == (queue.version, roster.blocks.version) and step < self._look_at):
+            return True
+        if slots.num_free:
+            return False
+        head = queue.peek()
+        # All behind the head are of its class or lower ones, unless it got ahead by ageing.
+        return head is None or (head.effective == head.priority and head.priority >= slots.worst_priority)
+
+    def admit(
+        self, step: int, budget: StepBudget, planned: IntArray, better_than: int | None = None
+    ) -> tuple[list[Newcomer], list[int]]:
+        """Let requests join, only those of a class better than `better_than` if that is given. planned: tokens that
+        each slot computes in this step, int32 [num_slots]. Returns who joined and the slots that were given up."""
+        roster, queue = self._roster, self._roster.queue
+        if queue.contended:
+            roster.settle()
+        joined: list[Newcomer] = []
+        gone: list[int] = []
+        passed: list[Sequence] = []
+        all_tried = True
+        while not self.hopeless(step) and len(passed) < _MOST_TRIED:
+            head = queue.peek()
+            if head is None or (better_than is not None and head.effective >= better_than):
+                all_tried = False
+                break
+            hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable)
+            if budget.left > 0 and budget.offer(hit.tokens, head.needed - hit.tokens) == 0:
+                all_tried = False
+                break
+            queue.pop()
+            victims = self._victims(head, hit, budget, planned, {one.join.slot for one in joined})
+            if victims is None:
+                passed.append(head)
+                if budget.left == 0:
+                    all_tried = False
+                    break
+                if head.passed >= MOST_PASSED:
+                    break
+                continue
+            if victims:
+                for slot in victims:
+                    roster.preempt(roster.slots[slot])
+                    budget.left += int(planned[slot])
+                gone += victims
+                hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable)
+            joined.append(self._join(head, hit, budget))
+            for one in passed:
+                one.passed += 1
+        for one in passed:
+            queue.push(one)
+        if all_tried and not joined:
+            self._stuck = (queue.version, roster.blocks.version)
+            self._look_at = step + _LOOK_AGAIN
+        return joined, gone
+
+    def _victims(
+        self, sequence: Sequence, hit: Hit, budget: StepBudget, planned: IntArray, fresh: set[int]
+    ) -> list[int] | None:
+        """The fewest slots that must give way for this request to fit; None if it does not even then. Those that
+        joined just now (fresh) do not."""
+        roster = self._roster
+
+        def fits(victims: IntArray) -> bool:
+            return (
+                roster.slots.num_free + len(victims) > 0
+                and budget.left + int(planned[victims].sum()) > 0
+                and self._fits_beside(sequence, hit, victims)
+            )
+
+        if fits(EMPTY):
+            return []
+        candidates = yielding(roster.slots, sequence.priority, self._patience)
+        candidates = candidates[~np.isin(candidates, list(fresh))]
+        low, high = 1, len(candidates) + 1
+        while low < high:
+            middle = (low + high) // 2
+            if fits(candidates[:middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return candidates[:low].tolist() if low <= len(candidates) else None
+
+    def _join(self, sequence: Sequence, hit: Hit, budget: StepBudget) -> Newcomer:
+        count = budget.offer(hit.tokens, sequence.needed - hit.tokens)
+        budget.take(hit.tokens, count)
+        join = self._roster.join(sequence, hit)
+        grown = self._roster.blocks.grow(np.array([join.slot], np.int32), np.array([hit.tokens + count], np.int32))
+        assert grown, "blocks that fit could not be taken"
+        return Newcomer(join, hit.tokens, count)
+
+    def _fits_beside(self, sequence: Sequence, hit: Hit, without: IntArray) -> bool:
+        """Whether there are blocks for this request, once the slots in `without` have given up theirs. What running
+        requests still lack for what they joined with is theirs, and one block more for each of them, so that none is
+        preempted as soon as it needs its next."""
+        roster = self._roster
+        behind = np.fromiter(roster.behind, np.int32, len(roster.behind))
+        if len(without):
+            behind = np.setdiff1d(behind, without)
+        promised = roster.blocks.lacking(behind, roster.slots.start[behind])
+        reserve = roster.slots.num_taken - len(without)
+        return roster.blocks.fits(hit, sequence.needed, reserve, promised, without)
