@@ -117,7 +117,7 @@ def test_it_completes(server):
     assert answer["usage"]["completion_tokens"] == 4
 
 
-def test_a_stopped_engine_is_unhealthy_until_it_goes_on(server):
+def test_case_43_a_stopped_engine_is_unhealthy_until_it_goes_on(server):
     url, process = server
     engine = engine_of(process)
     os.kill(engine.pid, signal.SIGSTOP)
@@ -136,7 +136,7 @@ def test_the_engine_is_a_process_of_its_own_in_a_private_folder(server):
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_sigterm_lets_streams_finish_and_refuses_new_requests(default_model, capfd):
+def test_case_48_sigterm_lets_streams_finish_and_refuses_new_requests(default_model, capfd):
     with serving(default_model) as (url, process):
         stream = Stream(url, max_tokens=200)
         assert stream.begun.wait(30)

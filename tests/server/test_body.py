@@ -96,7 +96,9 @@ async def test_a_body_at_the_limit_passes(make_app: Callable[..., Starlette]) ->
 @pytest.mark.parametrize(
     "body", [user("word " * 5_400_000), {"prompt": "word " * 5_400_000}, {"prompt": [1, 22] * 4_500_000}]
 )
-async def test_health_answers_while_a_large_body_is_read(app: Starlette, port: int, body: dict[str, Any]) -> None:
+async def test_case_44_health_answers_while_a_large_body_is_read(
+    app: Starlette, port: int, body: dict[str, Any]
+) -> None:
     data = json.dumps(body).encode()
     assert len(data) > 27_000_000
     path = CHAT if "messages" in body else COMPLETIONS

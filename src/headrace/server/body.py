@@ -48,10 +48,10 @@ class BodyReader:
         async with AsyncExitStack() as stack:
             data = await self._read(request, stack)
             if len(data) < self.offload_bytes:
-                return work(_parse(data))
+                return _work(request, work, data)
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._large_slots, thread_name_prefix="body")
-            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(_parse(data)))
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _work, request, work, data)
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         declared = request.headers.get("content-length", "")
@@ -78,6 +78,12 @@ class BodyReader:
         return HttpError(
             413, f"the body may have at most {self.max_bytes} bytes, this one has {given}", code="body_too_large"
         )
+
+
+def _work(request: Request, work: Callable[[dict[str, Any]], T], data: bytes) -> T:
+    fields = _parse(data)
+    request.state.streams = fields.get("stream") is True
+    return work(fields)
 
 
 def _check_content_type(request: Request) -> None:

@@ -114,7 +114,11 @@ async def handle_known(request: Request, error: Exception) -> Response:
             else f"{request.method} is not allowed on {request.url.path}"
         )
         error = HTTPException(error.status_code, detail, error.headers)
-    return error_response(error)
+    response = error_response(error)
+    if getattr(request.state, "streams", False):
+        # Who asked for a stream reads until the socket closes.
+        response.headers["Connection"] = "close"
+    return response
 
 
 async def handle_gone(request: Request, error: Exception) -> Response:
