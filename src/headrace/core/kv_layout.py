@@ -11,10 +11,12 @@ heads is contiguous. Policy reads sizes from here, the kernels and the numpy ref
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace.core.errors import ConfigError
-from headrace.core.model_spec import KVGroup
+
+if TYPE_CHECKING:  # the command line needs names of types, and need not wait for the specs of models
+    from headrace.core.model_spec import KVGroup
 
 KVDtype = Literal["bf16", "fp32", "int8"]
 KV_DTYPES: tuple[KVDtype, ...] = ("bf16", "fp32", "int8")

@@ -3,6 +3,7 @@ the numpy reference (ops/reference.py) and the CPU kernels (ops/cpu.py) run it.
 
 A buffer has one row for each token of the step ("tokens") or for each logit row ("logits"). Weights are named
 here and live in `matrices` (ops/matrix.py) and `vectors` (float32). What an op does is defined by its reference.
+Ops are structs: a dataclass takes a millisecond or two to define, and a starting server waits for every one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +20,7 @@ from headrace.core.kv_layout import KVLayout
 from headrace.ops.matrix import Matrix
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(msgspec.Struct, frozen=True):
     """float32 [rows, width]."""
 
     name: str
@@ -27,8 +28,7 @@ class Buffer:
     rows: Literal["tokens", "logits"] = "tokens"
 
 
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(msgspec.Struct, frozen=True):
     """output[r] = matrix[token of r] * scale."""
 
     output: str
@@ -36,8 +36,7 @@ class Embed:
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RmsNorm:
+class RmsNorm(msgspec.Struct, frozen=True):
     """output = input / sqrt(mean(input**2) + eps) * weight, over each group of `width` columns (0: the whole row).
     weight: vector of that width. input and output may be the same buffer. columns (begin, end) limits it to a
     slice, the rest is left alone (QK norm inside a QKV row)."""
@@ -50,8 +49,7 @@ class RmsNorm:
     columns: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(msgspec.Struct, frozen=True):
     """output = input @ matrix.T + bias, or output += that * scale if accumulate. Sums over k are partial sums over
     fixed runs of k_segment values (0: all of k), each in order, added in order: the result does not depend on
     rows, tiles, threads or ranks. bias: vector of n, or None."""
@@ -65,8 +63,7 @@ class Linear:
     k_segment: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RopeKV:
+class RopeKV(msgspec.Struct, frozen=True):
     """Rotate q and k of a row [q heads | k heads | v heads] in place and store k and v of its position in the KV
     cache. table: vector of float32 [max positions, rotary dim / 2, 2] (cos, sin), or None for no rope. layer is
     the index inside the KV group."""
@@ -83,8 +80,7 @@ class RopeKV:
     interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(msgspec.Struct, frozen=True):
     """output [heads * v_head_dim] = softmax(scale * q.k) v over the cached keys of the row's own sequence at
     positions max(0, p - window + 1) .. p, as stored in the cache. softcap c: c * tanh(score / c) before softmax.
     Keys are taken in runs of SPLIT positions, each with its own running maximum and sum, merged in order."""
@@ -102,8 +98,7 @@ class Attention:
     softcap: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GatedActivation:
+class GatedActivation(msgspec.Struct, frozen=True):
     """output = activation(gate) * up, where input rows are [gate | up], each of output's width."""
 
     input: str
@@ -111,8 +106,7 @@ class GatedActivation:
     activation: Literal["silu", "gelu_tanh"]
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(msgspec.Struct, frozen=True):
     """output += input * scale."""
 
     input: str
@@ -120,8 +114,7 @@ class Add:
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RouteExperts:
+class RouteExperts(msgspec.Struct, frozen=True):
     """input rows are one logit for each expert; output rows are [indices | weights] of the `taken` experts with the
     largest, in falling order, the lower index first among equals. Weights are the softmax over all experts, divided
     by their own sum if normalize. Indices are whole numbers in float32."""
@@ -132,8 +125,7 @@ class RouteExperts:
     normalize: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLinear:
+class ExpertLinear(msgspec.Struct, frozen=True):
     """Columns j * n onward of output (from `column` on) = x @ (matrix of the j-th expert that `routes` gives the
     row).T, for each j below taken. matrix has the rows of all experts, n = rows / experts each. x is the input row if
     shared_input, else the row's j-th run of the matrix's k columns. Sums over k as in Linear."""
@@ -149,8 +141,7 @@ class ExpertLinear:
     k_segment: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MixExperts:
+class MixExperts(msgspec.Struct, frozen=True):
     """output += scale * weight j of routes * the j-th run of input, of output's width, for j in order."""
 
     input: str
@@ -160,16 +151,14 @@ class MixExperts:
     scale: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class SelectRows:
+class SelectRows(msgspec.Struct, frozen=True):
     """Logit row j of output is token row logit_rows[j] of input."""
 
     input: str
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Softcap:
+class Softcap(msgspec.Struct, frozen=True):
     """buffer = cap * tanh(buffer / cap), in place."""
 
     buffer: str

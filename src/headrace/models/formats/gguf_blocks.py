@@ -48,7 +48,13 @@ class BlockType:
 
 def halves(blocks: Bytes, offset: int) -> Float:
     """float32 [n, blocks] of the float16 at `offset` of every block."""
-    return np.ascontiguousarray(blocks[:, :, offset : offset + 2]).view("<f2")[:, :, 0].astype(np.float32)
+    return blocks[:, :, offset : offset + 2].view("<f2")[:, :, 0].astype(np.float32)
+
+
+def integers(blocks: Bytes, offset: int, size: int) -> Bytes:
+    """uint8 [n, blocks, size] of the bytes from `offset` on, copied a block at a time, not a byte."""
+    pieces = np.ascontiguousarray(blocks[:, :, offset : offset + size].view(f"V{size}"))
+    return pieces.view(np.uint8).reshape(*blocks.shape[:2], size)
 
 
 def _nibbles(packed: Bytes) -> Bytes:
@@ -68,7 +74,8 @@ def _fifth_bits(blocks: Bytes, offset: int) -> Bytes:
 
 def _signed(q: Bytes, offset: int = 0) -> npt.NDArray[np.int8]:
     """int8 [n, k] of uint8 [n, ...], less an offset."""
-    return (q.view(np.int8) - np.int8(offset)).reshape(len(q), -1)
+    signed = q.view(np.int8)
+    return (signed - np.int8(offset) if offset else signed).reshape(len(q), -1)
 
 
 def _q4_0(blocks: Bytes) -> Groups:
@@ -90,7 +97,7 @@ def _q5_1(blocks: Bytes) -> Groups:
 
 
 def _q8_0(blocks: Bytes) -> Groups:
-    return Groups(_signed(np.ascontiguousarray(blocks[:, :, 2:])), 32, halves(blocks, 0))
+    return Groups(_signed(integers(blocks, 2, 32)), 32, halves(blocks, 0))
 
 
 def k_scales(blocks: Bytes, offset: int) -> tuple[Float, Float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.models.formats import gguf_blocks
-from headrace.models.formats.gguf_blocks import BlockType, Bytes, Float, halves, k_scales
+from headrace.models.formats.gguf_blocks import BlockType, Bytes, Float, halves, integers, k_scales
 from headrace.models.formats.quantize import to_q8
 from headrace.ops.matrix import Matrix
 
@@ -30,9 +30,9 @@ def to_matrix(block: BlockType, raw: Bytes, n: int, k: int) -> Matrix:
     blocks = _blocks(block, raw, n, k)
     if block is gguf_blocks.Q4_0:
         scale = halves(blocks, 0)
-        return Matrix("q4", n, k, np.ascontiguousarray(blocks[:, :, 2:]), 32, scale, scale * np.float32(-8))
+        return Matrix("q4", n, k, integers(blocks, 2, 16), 32, scale, scale * np.float32(-8))
     if block is gguf_blocks.Q4_1:
-        return Matrix("q4", n, k, np.ascontiguousarray(blocks[:, :, 4:]), 32, halves(blocks, 0), halves(blocks, 2))
+        return Matrix("q4", n, k, integers(blocks, 4, 16), 32, halves(blocks, 0), halves(blocks, 2))
     if block is gguf_blocks.Q4_K:
         return Matrix("q4", n, k, _q4_k_runs(blocks), 32, *k_scales(blocks, 4))
     if block.name in _AS_Q8:
