@@ -99,6 +99,11 @@ class Stream(threading.Thread):
                     self.events.append(line.removeprefix("data: "))
                     self.begun.set()
 
+    def told(self):
+        """The text and the log-probabilities, however they were cut."""
+        choices = [json.loads(event)["choices"][0] for event in self.events[:-1]]
+        return "".join(c["text"] for c in choices), [p for c in choices for p in c["logprobs"]["token_logprobs"]]
+
     def finish_reason(self):
         assert self.events[-1] == "[DONE]"
         return json.loads(self.events[-2])["choices"][0]["finish_reason"]
@@ -161,15 +166,22 @@ def test_a_second_sigterm_stops_at_once(default_model):
         assert "the server was stopped" in " ".join(stream.events)
 
 
-def test_a_killed_engine_ends_streams_with_an_error_and_is_unhealthy(default_model):
+def test_a_killed_engine_is_started_again_and_streams_go_on_unchanged(default_model):
     with serving(default_model) as (url, process):
-        stream = Stream(url, max_tokens=2000)
-        assert stream.begun.wait(30)
+        asked = {"temperature": 1, "seed": 7, "logprobs": 2, "max_tokens": 120}
+        calm = Stream(url, **asked)
+        calm.join(60)
+        streams = [Stream(url, **asked), Stream(url, **asked | {"echo": True, "prompt": "One, two, three,"})]
+        assert all(stream.begun.wait(30) for stream in streams)
         engine_of(process).kill()
-        stream.join(20)
-        assert any("error" in json.loads(event) for event in stream.events if event != "[DONE]")
-        assert health(url) == 503
-        assert complete(url).status_code == 503
+        wait_for(lambda: health(url) == 503)
+        waiting = complete(url)
+        wait_for(lambda: health(url) == 200)
+        for stream in streams:
+            stream.join(60)
+            assert stream.finish_reason() == "length"
+        assert streams[0].told() == calm.told()
+        assert "Paris" in waiting.json()["choices"][0]["text"]
 
 
 def test_the_engine_ends_when_the_api_is_killed(default_model):

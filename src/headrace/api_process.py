@@ -56,7 +56,7 @@ async def _no_app(scope: object, receive: object, send: object) -> None:
 async def _run(
     config: Config, engine: EngineProcess, listener: socket.socket, text: TextModel, uvicorn_config: uvicorn.Config
 ) -> int:
-    client = ProcessClient(engine.folder, engine.exit_status)
+    client = ProcessClient(engine)
     try:
         await client.start()
         app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text))

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.core.config import Config
 from headrace.core.errors import MachineError
+from headrace.engine.wire import SOCKET_NAME
 
 SETTINGS_AT_FAULT = 2
 """Exit status of the child if what it was given cannot be run, as against a machine or an engine that failed."""
@@ -37,13 +38,17 @@ class EngineProcess:
 
     def __init__(self, config: Config) -> None:
         self.folder = _private_folder()
-        self._process = subprocess.Popen(
+        self._start = msgspec.msgpack.encode(Start(config, str(self.folder), os.getpid()))
+        self._process = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
             [sys.executable, "-m", "headrace.launch"], stdin=subprocess.PIPE, start_new_session=True
         )
-        start = msgspec.msgpack.encode(Start(config, str(self.folder), os.getpid()))
-        assert self._process.stdin is not None
-        with self._process.stdin as pipe:
-            pipe.write(start)
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(self._start)
+        return process
 
     @property
     def pid(self) -> int:
@@ -52,6 +57,14 @@ class EngineProcess:
     def exit_status(self) -> int | None:
         """None while it lives; negative if a signal ended it."""
         return self._process.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Start it again in the same folder, after it has ended. Raises OSError."""
+        (self.folder / SOCKET_NAME).unlink(missing_ok=True)
+        self._process = self._spawn()
 
     def close(self, *, wait_seconds: float = 5.0) -> None:
         """Wait until it has ended, or end it; then remove the folder."""

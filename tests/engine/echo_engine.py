@@ -1,12 +1,16 @@
 """An engine that answers a prompt with itself, one token a step, run by EngineLoop in a process of its own:
-python echo_engine.py FOLDER serve|fail PARENT_PID. Prompt token 13 makes the step raise; 17 makes it slow."""
+python echo_engine.py FOLDER serve|fail|die|other PARENT_PID. Prompt token 13 kills the process; 17 makes the
+step slow; 19 makes it hang."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from pathlib import Path
+
+import msgspec
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta
@@ -22,12 +26,12 @@ class EchoEngine:
         self.steps = 0
         self.ended = []
 
-    def add(self, request, now):
+    def add(self, request, now, *, replayed):
         if request.prompt_ids == [0]:
             raise RequestError("prompt: 0 is refused here", param="prompt", code="zero")
         if request.prompt_ids == [1]:
             raise OverloadedError("too much", retry_after=7.0)
-        self.live[request.request_id] = (request, 0)
+        self.live[request.request_id] = (request, len(request.output_ids))
 
     def abort(self, request_ids, now):
         for request_id in request_ids:
@@ -44,7 +48,9 @@ class EchoEngine:
         for request_id, (request, done) in list(self.live.items()):
             token = request.prompt_ids[done % len(request.prompt_ids)]
             if token == 13:
-                raise RuntimeError("this step cannot be computed")
+                os.kill(os.getpid(), signal.SIGKILL)
+            if token == 19:
+                time.sleep(60)
             if token == 17:
                 time.sleep(0.02)
             done += 1
@@ -63,7 +69,10 @@ def main(folder: Path, mode: str, parent: int) -> None:
     if mode == "fail":
         report_failure(folder, "no such model")
         sys.exit(1)
-    loop = EngineLoop(EchoEngine(), folder, READY, parent=parent)
+    if mode == "die":
+        sys.exit(3)
+    ready = READY if mode == "serve" else msgspec.structs.replace(READY, fingerprint=mode)
+    loop = EngineLoop(EchoEngine(), folder, ready, parent=parent)
     loop.stop_on(signal.SIGTERM)
     loop.run()
 

@@ -19,8 +19,10 @@ import zmq
 
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, Request, SamplingParams
+from headrace.engine import client as client_module
 from headrace.engine import heartbeat
 from headrace.engine.client import ProcessClient
+from headrace.engine.client_protocol import HealthState
 from headrace.engine.wire import HEARTBEAT_NAME, SOCKET_NAME
 
 ECHO = Path(__file__).parent / "echo_engine.py"
@@ -42,19 +44,46 @@ async def until(condition, seconds=15.0):
     return condition()
 
 
+class EchoProcess:
+    """An EngineHandle over echo_engine.py."""
+
+    def __init__(self, folder, mode="serve"):
+        self.folder, self.mode = folder, mode
+        self.process = self.spawn()
+        self.starts = 1
+
+    def spawn(self):
+        return subprocess.Popen([sys.executable, str(ECHO), str(self.folder), self.mode, str(os.getpid())])
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def exit_status(self):
+        return self.process.poll()
+
+    def kill(self):
+        self.process.kill()
+
+    def restart(self):
+        assert self.process.poll() is not None
+        self.starts += 1
+        self.process = self.spawn()
+
+
 @contextlib.contextmanager
 def echo_process(folder, mode="serve"):
-    process = subprocess.Popen([sys.executable, str(ECHO), str(folder), mode, str(os.getpid())])
+    engine = EchoProcess(folder, mode)
     try:
-        yield process
+        yield engine
     finally:
-        process.kill()
-        process.wait()
+        engine.kill()
+        engine.process.wait()
 
 
 @contextlib.asynccontextmanager
-async def connected(folder, process):
-    client = ProcessClient(folder, process.poll)
+async def connected(process):
+    client = ProcessClient(process)
     try:
         await client.start()
         yield client
@@ -66,7 +95,7 @@ async def connected(folder, process):
 async def engine(tmp_path):
     """(client, process)"""
     with echo_process(tmp_path) as process:
-        async with connected(tmp_path, process) as client:
+        async with connected(process) as client:
             yield client, process
 
 
@@ -131,28 +160,90 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_nothing(engine):
 async def test_a_stopped_engine_is_noticed_and_recovers(engine, monkeypatch):
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 1.0)
     client, process = engine
-    assert client.healthy() == (True, "")
+    assert client.health() == (HealthState.HEALTHY, "")
     stream = await client.add(request([17], max_tokens=30))
     os.kill(process.pid, signal.SIGSTOP)
-    assert await until(lambda: not client.healthy()[0])
-    assert "sign of life" in client.healthy()[1]
+    assert await until(lambda: client.health().state is HealthState.DEGRADED)
+    assert "sign of life" in client.health().reason
     os.kill(process.pid, signal.SIGCONT)
-    assert await until(lambda: client.healthy()[0])
+    assert await until(lambda: client.health().state is HealthState.HEALTHY)
     assert await tokens_of(stream) == [17] * 30
 
 
-async def test_a_killed_engine_ends_every_stream_with_an_error(engine):
+async def test_streams_go_on_when_a_killed_engine_is_started_again(engine):
     client, process = engine
-    streams = [await client.add(request([17], request_id=f"r{i}", max_tokens=100_000)) for i in range(3)]
+    prompts = [[17, i, i + 1, i + 2] for i in range(20, 28)]
+    streams = [await client.add(request(p, request_id=f"r{p[1]}", max_tokens=60)) for p in prompts]
+    readers = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+    for _ in range(2):
+        process.kill()
+        assert await until(lambda: client.health().state is HealthState.DEGRADED)
+        assert "killed by signal 9; it is being started again" in client.health().reason
+        late = await client.add(request([5, 6], request_id=f"late{process.starts}"))
+        assert await tokens_of(late) == [5, 6]
+        assert client.health().state is HealthState.HEALTHY
+    assert await asyncio.gather(*readers) == [p * 15 for p in prompts]
+    assert (client.restarts, process.starts) == (2, 3)
+    assert await until(lambda: client.stats().running == 0)
+
+
+async def test_a_request_aborted_while_there_is_no_engine_is_not_replayed(engine):
+    client, process = engine
+    stream = await client.add(request([17], max_tokens=10**6))
     process.kill()
-    for stream in streams:
-        with pytest.raises(EngineDeadError, match="killed by signal 9"):
-            await tokens_of(stream)
-    assert client.healthy() == (False, "the engine process was killed by signal 9")
+    assert await until(lambda: client.health().state is HealthState.DEGRADED)
+    await client.abort(["r"])
+    assert [d.finish_reason async for d in stream][-1] is FinishReason.ABORT
+    assert await tokens_of(await client.add(request([5], request_id="next"))) == [5]
+    assert await until(lambda: client.stats().running == 0)
+
+
+async def test_a_request_that_ends_the_engine_is_found_and_ends_alone(engine):
+    client, process = engine
+    good = [await client.add(request([17, i], request_id=f"good{i}", max_tokens=40)) for i in range(3)]
+    readers = [asyncio.create_task(tokens_of(stream)) for stream in good]
+    bad = await client.add(request([5, 6, 13, 7], request_id="bad"))
+    deltas = [delta async for delta in bad]
+    assert [t for d in deltas for t in d.token_ids] == [5, 6]
+    assert deltas[-1].finish_reason is FinishReason.ERROR
+    assert "other requests are not affected" in deltas[-1].error
+    assert await asyncio.gather(*readers) == [[17, i] * 20 for i in range(3)]
+    assert process.starts <= 4
+    assert client.health().state is HealthState.HEALTHY
+
+
+async def test_an_engine_that_hangs_is_ended_and_started_again(engine, monkeypatch):
+    client, process = engine
+    monkeypatch.setattr(heartbeat, "STALLED_SECONDS", 1.0)
+    good = asyncio.create_task(tokens_of(await client.add(request([5] * 40, request_id="good"))))
+    bad = await client.add(request([6, 19], request_id="bad"))
+    assert [d.error async for d in bad][-1] is not None
+    assert await good == [5] * 40
+    assert process.starts > 1
+
+
+async def test_an_engine_that_keeps_ending_is_given_up(engine, monkeypatch):
+    monkeypatch.setattr(client_module, "MOST_FRUITLESS", 2)
+    client, process = engine
+    stream = await client.add(request([17], request_id="r", max_tokens=100_000))
+    process.mode = "die"
+    process.kill()
+    with pytest.raises(EngineDeadError, match="ended with status 3, 3 times in a row"):
+        await tokens_of(stream)
+    assert client.health().state is HealthState.DEAD
     with pytest.raises(EngineDeadError):
         await client.add(request([5]))
     with pytest.raises(EngineDeadError):
         client.stats()
+
+
+async def test_another_model_in_the_place_of_the_first_is_not_taken_for_it(engine):
+    client, process = engine
+    stream = await client.add(request([17], max_tokens=100_000))
+    process.mode = "other"
+    process.kill()
+    with pytest.raises(EngineDeadError, match="the model was changed"):
+        await tokens_of(stream)
 
 
 async def test_malformed_messages_change_nothing(engine, tmp_path):
@@ -184,45 +275,45 @@ async def test_an_idle_engine_uses_no_processor(engine):
 
 
 async def test_sigterm_finishes_what_was_accepted_and_refuses_the_rest(engine):
-    client, process = engine
+    client, first = engine[0], engine[1].process
     stream = await client.add(request([17], max_tokens=20))
-    process.terminate()
+    first.terminate()
     with pytest.raises(RequestError, match="shutting down"):
         for i in range(1000):
             await tokens_of(await client.add(request([17], request_id=f"late{i}")))
     assert await tokens_of(stream) == [17] * 20
-    assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await asyncio.to_thread(first.wait, 10) == 0
 
 
 async def test_a_second_sigterm_stops_at_once(engine):
-    client, process = engine
+    client, first = engine[0], engine[1].process
     await client.add(request([17], max_tokens=10**6))
-    process.terminate()
+    first.terminate()
     await asyncio.sleep(0.1)
-    process.terminate()
-    assert await asyncio.to_thread(process.wait, 10) == 0
+    first.terminate()
+    assert await asyncio.to_thread(first.wait, 10) == 0
 
 
 async def test_stop_ends_streams_with_the_reason_and_takes_nothing_more(engine):
-    client, process = engine
+    client, first = engine[0], engine[1].process
     stream = await client.add(request([17], max_tokens=10**6))
     client.stop("enough")
     assert [d.error async for d in stream][-1] == "enough"
     with pytest.raises(EngineDeadError, match="enough"):
         await client.add(request([5], request_id="late"))
     await client.shutdown()
-    assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await asyncio.to_thread(first.wait, 10) == 0
 
 
 async def test_shutdown_ends_the_process(engine):
-    client, process = engine
+    client, first = engine[0], engine[1].process
     await client.shutdown()
-    assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await asyncio.to_thread(first.wait, 10) == 0
 
 
 async def test_an_engine_that_cannot_start_says_why(tmp_path):
     with echo_process(tmp_path, "fail") as process:
-        client = ProcessClient(tmp_path, process.poll)
+        client = ProcessClient(process)
         with pytest.raises(EngineDeadError, match="no such model"):
             await client.start()
         client.close()

@@ -13,6 +13,7 @@ from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.engine.client import ProcessClient
+from headrace.engine.client_protocol import HealthState
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.loop import EngineLoop
@@ -23,6 +24,16 @@ CAPACITY = Capacity(num_slots=8, block_size=16, num_blocks=(60,), windows=(None,
 CRASH = 999_999
 
 
+class EngineThread:
+    """An EngineHandle for an engine that never ends by itself."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def exit_status(self):
+        return None
+
+
 @pytest.fixture(params=[1, 2])
 async def client(request, tmp_path):
     config = Config(max_num_seqs=8, max_num_batched_tokens=64, pipeline_depth=request.param, max_queued_requests=100)
@@ -31,7 +42,7 @@ async def client(request, tmp_path):
     loop = EngineLoop(engine, tmp_path, ready)
     thread = threading.Thread(target=loop.run)
     thread.start()
-    connected = ProcessClient(tmp_path, lambda: None)
+    connected = ProcessClient(EngineThread(tmp_path))
     await connected.start()
     yield connected
     await connected.shutdown()
@@ -101,4 +112,4 @@ async def test_a_step_that_raises_ends_the_request_at_fault_alone(client):
     (tokens, reason), (_, ending) = await asyncio.gather(*map(collect, streams))
     assert (tokens, reason) == (expected_tokens(good, CAPACITY.vocab_size), FinishReason.LENGTH)
     assert ending is FinishReason.ERROR
-    assert client.healthy() == (True, "")
+    assert client.health().state is HealthState.HEALTHY

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.core.errors import EngineDeadError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request, TokenLogprobs
+from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.wire import Ready, Stats
 
 EOS = 256
@@ -103,7 +104,7 @@ class FakeEngine:
         self.fail_at: int | None = None
         self.cached_tokens = 0
         self.dead = False
-        self.health = (True, "")
+        self.state = Health(HealthState.HEALTHY)
         self.added: list[Request] = []
         self.aborted: list[str] = []
         self.live: set[str] = set()
@@ -182,8 +183,8 @@ class FakeEngine:
             raise EngineDeadError("process 4242 was killed by signal 9")
         return Stats(running=len(self.live), blocks_used=len(self.live), blocks_total=100)
 
-    def healthy(self) -> tuple[bool, str]:
-        return self.health
+    def health(self) -> Health:
+        return self.state
 
 
 def _logprob(token: int, top: int) -> TokenLogprobs:

@@ -10,12 +10,16 @@ from starlette.applications import Starlette
 from tests.server.fake_engine import FakeEngine, endless
 from tests.server.serving import CHAT, events, eventually, refusal, user
 
+from headrace.engine.client_protocol import Health, HealthState
+
 
 async def test_health_follows_the_engine(client: httpx.AsyncClient, engine: FakeEngine) -> None:
-    assert (await client.get("/health")).json() == {"status": "ok"}
-    engine.health = (False, "no step for 12 s")
-    assert "no step for 12 s" in refusal(await client.get("/health"), 503)["message"]
-    engine.health = (True, "")
+    assert (await client.get("/health")).json() == {"status": "healthy"}
+    for state in (HealthState.DEGRADED, HealthState.DEAD):
+        engine.state = Health(state, "no step for 12 s")
+        error = refusal(await client.get("/health"), 503)
+        assert (error["code"], error["message"]) == (state.value, "no step for 12 s")
+    engine.state = Health(HealthState.HEALTHY)
     assert (await client.get("/health")).status_code == 200
 
 

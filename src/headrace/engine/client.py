@@ -1,5 +1,7 @@
 """ProcessClient: an EngineClient over the local socket of an engine in another process. It owns one stream per live
-request, tells liveness by the engine's heartbeat, and if the process ends, ends every stream with a clear error.
+request and tells liveness by the engine's heartbeat. An engine that ends, or hangs, is started again and gets the live
+requests as they stand, so that their readers notice a pause and no change; where that is no use, streams end with a
+clear error.
 """
 
 from __future__ import annotations
@@ -7,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import zmq
@@ -17,8 +19,9 @@ import zmq.asyncio
 
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request
+from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.heartbeat import Pulse
-from headrace.engine.output_stream import OutputStream
+from headrace.engine.replay import LiveRequest, LiveRequests
 from headrace.engine.wire import (
     HEARTBEAT_NAME,
     SOCKET_NAME,
@@ -41,36 +44,56 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+MOST_FRUITLESS = 5
+"""Ends of the engine in a row, with nothing brought in between, after which it is not started again."""
+PROVEN_SECONDS = 60.0
+"""An engine that has lived this long since it was ready has proven itself, whether or not anyone asked it."""
+
 _WATCH_SECONDS = 0.2
+_LONGEST_PAUSE = 10.0
+
+
+class EngineHandle(Protocol):
+    """The engine's process, as whoever may start it again sees it. folder holds its socket and heartbeat."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def exit_status(self) -> int | None:
+        """None while it lives; negative if a signal ended it."""
+
+    def kill(self) -> None: ...
+
+    def restart(self) -> None:
+        """Start it again, after it has ended."""
 
 
 class ProcessClient:
-    """Call start() before anything else, close() at the end. exit_status tells the engine process's exit status,
-    None while it lives."""
+    """Call start() before anything else, close() at the end."""
 
-    def __init__(self, folder: Path, exit_status: Callable[[], int | None]) -> None:
-        self._folder = folder
-        self._exit_status = exit_status
-        self._streams: dict[str, OutputStream] = {}
+    def __init__(self, engine: EngineHandle) -> None:
+        self._engine = engine
+        self._live = LiveRequests()
         self._stats = Stats()
+        # Of the first engine; it does not change when another takes its place.
         self._ready: asyncio.Future[Ready] | None = None
         self._pulse: Pulse | None = None
         self._dead: str | None = None
+        # Why there is no engine at the moment.
+        self._restarting: str | None = None
+        self._ready_at = 0.0
+        self._fruitless = 0
+        self.restarts = 0
         self._context = zmq.asyncio.Context()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._receiving: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> Ready:
         """Wait until the engine is loaded. Raises EngineDeadError with its reason if it could not start."""
         self._ready = asyncio.get_running_loop().create_future()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.set_hwm(0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
-        self._socket.connect(f"ipc://{self._folder / SOCKET_NAME}")
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
-        await self._send(Hello())
-        ready = await self._ready
-        self._pulse = Pulse(self._folder / HEARTBEAT_NAME)
-        return ready
+        await self._connect()
+        self._watching = asyncio.create_task(self._watch())
+        return await self._ready
 
     @property
     def ready(self) -> Ready:
@@ -81,60 +104,83 @@ class ProcessClient:
     async def add(self, request: Request) -> AsyncIterator[OutputDelta]:
         """As EngineClient.add. If the caller is cancelled while it waits, the request is aborted."""
         self._check_alive()
-        if request.request_id in self._streams:
+        if request.request_id in self._live:
             raise EngineError(f"request_id {request.request_id!r} is in use: ids are made at the edge, one per request")
-        stream = self._streams[request.request_id] = OutputStream(request.request_id)
+        stream = self._live.add(request).stream
         try:
-            await self._send(Add(request))
+            await self._send_due()
             await stream.accepted
         except asyncio.CancelledError:
             await self.abort([request.request_id])
             raise
         except (RequestError, EngineError):
-            self._streams.pop(request.request_id, None)
+            if request.request_id in self._live:
+                self._live.pop(request.request_id)
             raise
         return stream
 
     async def abort(self, request_ids: list[str]) -> None:
         """As EngineClient.abort. Their streams, if someone still reads them, end with FinishReason.ABORT."""
-        live = [i for i in request_ids if i in self._streams]
+        live = [i for i in request_ids if i in self._live]
         for request_id in live:
             self._end(request_id, FinishReason.ABORT)
-        if live and self._dead is None:
+        if live and self._dead is None and self._restarting is None:
             await self._send(Abort(live))
+            await self._send_due()
 
     def stats(self) -> Stats:
         self._check_alive()
         return self._stats
 
-    def healthy(self) -> tuple[bool, str]:
+    def health(self) -> Health:
         if self._dead is not None:
-            return False, self._dead
+            return Health(HealthState.DEAD, self._dead)
+        if self._restarting is not None:
+            return Health(HealthState.DEGRADED, f"{self._restarting}; it is being started again")
         if self._pulse is None:
-            return False, "the engine is still loading"
-        return self._pulse.check(time.monotonic())
+            return Health(HealthState.DEGRADED, "the engine is still loading")
+        moves, reason = self._pulse.check(time.monotonic())
+        return Health(HealthState.HEALTHY if moves else HealthState.DEGRADED, reason)
 
     def stop(self, reason: str) -> None:
         """Take nothing more, and end every stream with this as its error, which its client may read."""
         if self._dead is None:
-            for request_id in list(self._streams):
+            for request_id in self._live:
                 self._end(request_id, FinishReason.ERROR, reason)
         self._die(reason)
 
     async def shutdown(self) -> None:
         """Ask the engine process to end at once."""
-        if self._exit_status() is None:
+        self._die("the engine was asked to end")
+        if self._engine.exit_status() is None and not self._socket.closed:
             await self._send(Shutdown())
 
     def close(self) -> None:
         """Let go of the socket; streams still open end with an error."""
         self.stop("the client was closed")
-        for task in self._tasks:
-            task.cancel()
+        for task in (self._receiving, self._watching):
+            if task is not None:
+                task.cancel()
         self._context.destroy(linger=0)
+
+    async def _connect(self) -> None:
+        """A socket of this engine's own: what was meant for the last one never reaches it."""
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set_hwm(0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
+        self._socket.connect(f"ipc://{self._engine.folder / SOCKET_NAME}")
+        self._receiving = asyncio.create_task(self._receive())
+        await self._send(Hello())
 
     async def _send(self, message: ToEngine) -> None:
         await self._socket.send(encode(message))
+
+    async def _send_due(self) -> None:
+        """Hand over whoever waits for an engine, if there is one."""
+        if self._restarting is not None or self._dead is not None:
+            return
+        for live in self._live.due():
+            await self._send(Add(live.as_replay(), replayed=live.accepted))
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -149,44 +195,103 @@ class ProcessClient:
                 log.error("the engine sent an unreadable message: %s", error)
                 self._die("the engine sent an unreadable message")
                 return
-            self._handle(message)
+            await self._handle(message)
 
-    def _handle(self, message: FromEngine) -> None:
+    async def _handle(self, message: FromEngine) -> None:
         match message:
             case Outputs(deltas):
+                self._fruitless = 0
                 for delta in deltas:
                     self._deliver(delta)
+                if self._live.holding:
+                    await self._send_due()
             case Accepted(request_id):
-                if request_id in self._streams:
-                    _resolve(self._streams[request_id].accepted, None)
+                live = self._live.get(request_id)
+                if live is not None:
+                    _resolve(live.stream.accepted, None)
             case Refused():
-                stream = self._streams.pop(message.request_id, None)
-                if stream is not None and not stream.accepted.done():
-                    stream.accepted.set_exception(_refusal(message))
+                self._refused(message)
             case Stats():
                 self._stats = message
             case Ready():
-                if self._ready is not None:
-                    _resolve(self._ready, message)
+                await self._engine_ready(message)
             case Failed():
                 self._die(message.message)
 
+    async def _engine_ready(self, ready: Ready) -> None:
+        assert self._ready is not None
+        self._pulse = Pulse(self._engine.folder / HEARTBEAT_NAME)
+        self._ready_at = time.monotonic()
+        if not self._ready.done():
+            self._ready.set_result(ready)
+        elif self._ready.result().fingerprint != ready.fingerprint:
+            self._die("the model was changed while its engine was started again: restart the server")
+        elif self._restarting is not None:
+            log.warning("the engine runs again; %d requests go on", len(self._live))
+            self._restarting = None
+            await self._send_due()
+
+    def _refused(self, refused: Refused) -> None:
+        live = self._live.get(refused.request_id)
+        if live is None:
+            return
+        if live.accepted:
+            self._end(refused.request_id, FinishReason.ERROR, refused.message)
+        else:
+            self._live.pop(refused.request_id)
+            live.stream.accepted.set_exception(_refusal(refused))
+
     def _deliver(self, delta: OutputDelta) -> None:
         """Hand a delta to its stream; there is none if the request was aborted here."""
-        stream = self._streams.get(delta.request_id)
-        if stream is None:
+        live = self._live.get(delta.request_id)
+        if live is None:
             return
-        stream.put(delta)
+        self._live.take(live, delta)
         if delta.finish_reason is not None:
-            del self._streams[delta.request_id]
+            self._live.pop(delta.request_id)
 
     async def _watch(self) -> None:
-        """Notice that the engine process ended; what it sent before is delivered first."""
-        while (status := self._exit_status()) is None:
+        """Notice that the engine process ended, or end one that hangs, and have it started again."""
+        while self._dead is None:
             await asyncio.sleep(_WATCH_SECONDS)
-        await asyncio.sleep(_WATCH_SECONDS)
+            status = self._engine.exit_status()
+            if status is None:
+                if self._pulse is not None and self._pulse.hangs(time.monotonic()):
+                    log.error("the engine process hangs: killed")
+                    self._engine.kill()
+                continue
+            # What it sent before it ended is delivered first.
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._dead is None:
+                await self._restart(status)
+
+    async def _restart(self, status: int) -> None:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        self._die(f"the engine process {how}")
+        reason = f"the engine process {how}"
+        lived = self._pulse is not None and time.monotonic() - self._ready_at > PROVEN_SECONDS
+        self._fruitless = 1 if lived else self._fruitless + 1
+        if self._ready is None or not self._ready.done() or self._fruitless > MOST_FRUITLESS:
+            self._die(reason if self._fruitless <= 1 else f"{reason}, {self._fruitless} times in a row")
+            return
+        self._restarting, self._pulse = reason, None
+        culprit = self._live.crashed()
+        if culprit is not None:
+            log.error("request %s ends the engine: it is not tried again", culprit.request.request_id)
+            _fail(culprit, _CULPRIT)
+        log.error("%s; starting it again for %d live requests", reason, len(self._live))
+        if self._receiving is not None:
+            self._receiving.cancel()
+        self._socket.close(linger=0)
+        await asyncio.sleep(min(_LONGEST_PAUSE, _WATCH_SECONDS * (2 ** (self._fruitless - 1) - 1)))
+        if self._dead is not None:
+            return
+        try:
+            self._engine.restart()
+        except OSError as error:
+            self._die(f"{reason}, and cannot be started again: {error}")
+            return
+        self.restarts += 1
+        await self._connect()
 
     def _die(self, reason: str) -> None:
         """Nothing more will come: everyone who waits learns why. The first reason stays."""
@@ -196,15 +301,23 @@ class ProcessClient:
         error = EngineDeadError(reason)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.fail(error)
+        for request_id in self._live:
+            self._live.pop(request_id).stream.fail(error)
 
     def _end(self, request_id: str, reason: FinishReason, message: str | None = None) -> None:
-        stream = self._streams.pop(request_id)
-        if message is not None and not stream.accepted.done():
-            stream.accepted.set_exception(EngineDeadError(message))
-        stream.put(OutputDelta(request_id, finish_reason=reason, error=message))
+        live = self._live.pop(request_id)
+        if message is not None and not live.accepted:
+            live.stream.accepted.set_exception(EngineDeadError(message))
+        live.stream.put(OutputDelta(request_id, finish_reason=reason, error=message))
+
+
+_CULPRIT = "the engine failed each time it computed this request; other requests are not affected"
+
+
+def _fail(live: LiveRequest, message: str) -> None:
+    if not live.accepted:
+        live.stream.accepted.set_result(None)
+    live.stream.put(OutputDelta(live.request.request_id, finish_reason=FinishReason.ERROR, error=message))
 
 
 def _resolve(future: asyncio.Future[T], value: T) -> None:

@@ -3,11 +3,25 @@ engine/client.py is the one over ZeroMQ."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.core.request import OutputDelta, Request
 from headrace.engine.wire import Ready, Stats
+
+
+class HealthState(enum.StrEnum):
+    """DEGRADED: nothing moves at the moment, but it may again. DEAD: it will not."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    DEAD = "dead"
+
+
+class Health(NamedTuple):
+    state: HealthState
+    reason: str = ""
 
 
 class EngineClient(Protocol):
@@ -26,5 +40,5 @@ class EngineClient(Protocol):
         """What the engine published last, which it does while it works. Never waits. Raises EngineDeadError when the
         engine is gone."""
 
-    def healthy(self) -> tuple[bool, str]:
-        """Whether the engine makes progress, and the reason if not. Never waits."""
+    def health(self) -> Health:
+        """Whether the engine makes progress. Never waits."""

@@ -67,13 +67,15 @@ class Engine:
         self._begun: deque[tuple[StepWork, float]] = deque()
         self._collected = float("-inf")
 
-    def add(self, request: Request, now: float) -> None:
-        """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later."""
+    def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
+        """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later (not if
+        it is replayed: then it was taken before)."""
         owed = any(delta.request_id == request.request_id for delta in self._ready)
         if owed or request.request_id in self._scheduler:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
         self._admission.check_possible(request, self._blocks)
-        self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
+        if not replayed:
+            self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
         answer = self._scheduler.add(request, now)
         if answer is not None:
             self._ready.append(answer)

@@ -16,7 +16,7 @@ BEAT_SECONDS = 0.25
 SILENT_SECONDS = 3.0
 """Without a beat for this long, the process is taken for stopped."""
 STALLED_SECONDS = 120.0
-"""A single step that takes longer than this is taken for stuck."""
+"""A single step that takes longer than this is taken for stuck; a process without progress for so long is ended."""
 
 _BEAT, _STEP_BEGAN = 0, 8
 _SIZE = 16
@@ -34,6 +34,8 @@ class Heartbeat:
         os.close(descriptor)
         self._parent = parent
         self._ended = threading.Event()
+        # The file may be an earlier engine's, which ended in the middle of a step.
+        self.step_ended()
         self._beat()
         self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
         self._thread.start()
@@ -69,10 +71,19 @@ class Pulse:
 
     def check(self, now: float) -> tuple[bool, str]:
         """Whether the engine makes progress, and the reason if not."""
+        silent, stepping = self._silent_and_stepping(now)
+        if silent > SILENT_SECONDS:
+            return False, f"the engine process has given no sign of life for {silent:.0f} s"
+        if stepping > STALLED_SECONDS:
+            return False, f"the engine's current step has taken {stepping:.0f} s"
+        return True, ""
+
+    def hangs(self, now: float) -> bool:
+        """Whether it has been without progress for so long that it is not waited for any more."""
+        return max(self._silent_and_stepping(now)) > STALLED_SECONDS
+
+    def _silent_and_stepping(self, now: float) -> tuple[float, float]:
+        """Seconds since the last beat, and since the current step began (0: there is none)."""
         beat: float = _TIME.unpack_from(self._numbers, _BEAT)[0]
         began: float = _TIME.unpack_from(self._numbers, _STEP_BEGAN)[0]
-        if now - beat > SILENT_SECONDS:
-            return False, f"the engine process has given no sign of life for {now - beat:.0f} s"
-        if began and now - began > STALLED_SECONDS:
-            return False, f"the engine's current step has taken {now - began:.0f} s"
-        return True, ""
+        return now - beat, now - began if began else 0.0

@@ -153,7 +153,7 @@ class EngineLoop:
                 raise OverloadedError("the engine is shutting down", retry_after=30, code="shutting_down")
             if request_id in self._owners:
                 raise RequestError(f"request_id {request_id!r} is already in use", code="duplicate_request_id")
-            self._engine.add(request, self._clock())
+            self._engine.add(request, self._clock(), replayed=message.replayed)
         except RequestError as error:
             retry_after = error.retry_after if isinstance(error, OverloadedError) else None
             self._send(client, Refused(request_id, error.message, error.param, error.code, retry_after))

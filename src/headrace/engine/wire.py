@@ -16,7 +16,10 @@ HEARTBEAT_NAME = "heartbeat"
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):
+    """replayed: an engine that is gone had accepted it, so this one may not refuse it for being too many."""
+
     request: Request
+    replayed: bool = False
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.engine.client_protocol import HealthState
 from headrace.server.errors import HttpError
 from headrace.server.protocol import Health, Version
 from headrace.server.service import service_of
@@ -17,10 +18,10 @@ async def health(request: Request) -> Response:
     service = service_of(request)
     if service.draining:
         raise HttpError(503, "this server is shutting down", code="shutting_down")
-    good, reason = service.client.healthy()
-    if not good:
-        raise HttpError(503, reason, code="unhealthy")
-    return Response(msgspec.json.encode(Health("ok")), media_type="application/json")
+    state, reason = service.client.health()
+    if state is not HealthState.HEALTHY:
+        raise HttpError(503, reason, code=state.value)
+    return Response(msgspec.json.encode(Health(state.value)), media_type="application/json")
 
 
 async def version(request: Request) -> Response:
