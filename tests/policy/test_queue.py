@@ -65,7 +65,7 @@ actions = st.lists(
 @settings(max_examples=300)
 @given(actions, st.integers(1, 4), st.integers(1, 3))
 def test_it_behaves_as_a_sorted_list(program, tenants, classes):
-    queue, model, out, tickets = FairQueue(Accounts({"t1": 2.0})), Model(), [], 0
+    queue, model, out, tickets = FairQueue(Accounts(lambda tenant: 2.0 if tenant == "t1" else 1.0)), Model(), [], 0
     twins = {}
     for action, pick in program:
         if action == "push":
@@ -130,7 +130,7 @@ def test_tenants_share_what_is_computed_not_how_often_they_ask():
 
 
 def test_weights_scale_shares():
-    queue = FairQueue(Accounts({"heavy": 3.0}))
+    queue = FairQueue(Accounts({"heavy": 3.0, "light": 1.0}.get))
     for ticket in range(200):
         queue.push(sequence(ticket, tenant="heavy" if ticket % 2 else "light"))
     assert serve(queue, 80, lambda one: 10) == {"heavy": 60, "light": 20}

