@@ -10,6 +10,7 @@ import pytest
 
 from headrace import LLM, SamplingParams
 from headrace.core.errors import ConfigError, RequestError
+from headrace.engine.completion import Choice
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -54,6 +55,30 @@ def test_choices_are_reproducible_and_differ(llm):
 def test_params_may_differ_by_prompt(llm):
     outputs = llm.generate(["a", "b"], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=2, min_tokens=2)])
     assert [len(o.outputs[0].token_ids) for o in outputs] == [1, 2]
+
+
+def test_the_lower_priority_goes_first_and_changes_no_token(default_model, monkeypatch):
+    alone = LLM(model=str(default_model), max_model_len=64, num_kv_blocks=16, max_num_seqs=1)
+    prompts = [[5, 6, 7, n] for n in range(4)]
+    plain = alone.generate(prompts, GREEDY)
+    ended, push = [], Choice.push
+
+    def watched(choice, delta):
+        if delta.finish_reason is not None:
+            ended.append(int(delta.request_id.partition("-")[0]) - 4)
+        return push(choice, delta)
+
+    monkeypatch.setattr(Choice, "push", watched)
+    ranked = alone.generate(prompts, GREEDY, priority=[3, 0, 2, 1])
+    assert ended == [1, 3, 2, 0]
+    assert [o.outputs[0].token_ids for o in ranked] == [o.outputs[0].token_ids for o in plain]
+
+
+@pytest.mark.parametrize("priority", [[1, 2], 5, [1, 2, "high"], [1, 2, 2**40]])
+def test_priorities_that_do_not_fit_the_prompts_are_refused(llm, priority):
+    with pytest.raises(RequestError) as refused:
+        llm.generate([[5], [6], [7]], GREEDY, priority=priority)
+    assert refused.value.param == "priority"
 
 
 def test_logprobs_are_by_token_with_text_and_rank(llm):

@@ -15,6 +15,7 @@ from typing import Any, TypedDict, cast
 
 from headrace.core.config import Config
 from headrace.core.errors import EngineError, RequestError, shown
+from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.request import TokenLogprobs as Scored
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests, with_bad_words
@@ -73,13 +74,15 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[RequestOutput]:
         """Answer every prompt: a text, a list of token ids, or {"prompt": ...} / {"prompt_token_ids": ...}. Outputs
-        come in the order of prompts. progress is called with (prompts finished, prompts). Raises RequestError
-        naming what is wrong; then nothing was generated."""
+        come in the order of prompts. priority: a number for each prompt, of which the lower goes first. progress is
+        called with (prompts finished, prompts). Raises RequestError naming what is wrong; then nothing was
+        generated."""
         pairs = [self._read(prompt) for prompt in _listed(prompts)]
-        return self._run(pairs, self._params(sampling_params, len(pairs)), progress)
+        return self._run(pairs, self._params(sampling_params, len(pairs)), progress, priority)
 
     def chat(
         self,
@@ -146,13 +149,21 @@ class LLM:
         prompts: list[tuple[str | None, list[int]]],
         params: list[SamplingParams],
         progress: Callable[[int, int], None] | None,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
+        if priority is None:
+            priority = [DEFAULT_PRIORITY] * len(prompts)
+        elif not isinstance(priority, list | tuple) or len(priority) != len(prompts):
+            raise RequestError(
+                f"priority must be a list with a number for each of {len(prompts)} prompts, got {shown(priority)}",
+                param="priority",
+            )
         names = [str(next(self._ids)) for _ in prompts]
         encode = functools.partial(self._text.tokenizer.encode, add_special_tokens=False, param="bad_words")
         params = [with_bad_words(one, encode) for one in params]
         groups = [
-            build_requests(name, ids, one, self._limits, self._seeds)
-            for name, (_, ids), one in zip(names, prompts, params, strict=True)
+            build_requests(name, ids, one, self._limits, self._seeds, priority=rank)
+            for name, (_, ids), one, rank in zip(names, prompts, params, priority, strict=True)
         ]
         requests = [request for group in groups for request in group]
         choices = {request.request_id: self._choice(request) for request in requests}

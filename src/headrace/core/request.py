@@ -247,7 +247,7 @@ class Request(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _integer("priority", self.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1, "a 32-bit integer")
         if self.deadline is not None:
-            _number("deadline", self.deadline, 0, float("inf"), "above 0 seconds", low_open=True)
+            _number("deadline", self.deadline, 0, float("inf"), "at least 0 seconds")
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.core.errors import RequestError
+from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import (
     SEED_LIMIT,
     ErrorCode,
@@ -51,6 +52,8 @@ def build_requests(
     seeds: SeedSource,
     *,
     cache_salt: str = "",
+    priority: int = DEFAULT_PRIORITY,
+    tenant: str = "",
 ) -> list[Request]:
     """The n sequences of one request, with ids "request_id-choice". request_id must be unique among live ones, so
     it is made at the edge and never taken from a client. max_tokens is resolved to what the context leaves.
@@ -77,6 +80,8 @@ def build_requests(
             choice=choice,
             eos_ids=eos_ids,
             cache_salt=cache_salt,
+            priority=priority,
+            tenant=tenant,
         )
         for choice in range(params.n)
     ]
