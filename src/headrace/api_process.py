@@ -24,6 +24,7 @@ from headrace.core.config import Config
 from headrace.engine.client import ProcessClient
 from headrace.engine_process import EngineProcess
 from headrace.models.text import TextModel, load_text
+from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
 from headrace.server.connection import Connection
 from headrace.server.settings import ServerSettings
@@ -79,11 +80,23 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         created=int(time.time()),
         eos_ids=text.tokenizer.eos_ids,
         sampling_defaults=tuple(text.sampling_defaults.items()),
-        api_key=config.api_key,
-        template_kwargs=tuple(filter(None, (config.allowed_chat_template_kwargs or "").replace(" ", "").split(","))),
+        api_keys=_api_keys(config),
+        open_metrics=config.open_metrics,
+        allowed_origins=_listed(config.allowed_origins),
+        template_kwargs=_listed(config.allowed_chat_template_kwargs),
         seed=config.seed,
         max_body_bytes=config.max_body_bytes,
     )
+
+
+def _api_keys(config: Config) -> tuple[tuple[str, Caller], ...]:
+    named = [] if config.api_key_file is None else read_keys(Path(config.api_key_file))
+    return (*split_keys(config.api_key or ""), *named)
+
+
+def _listed(names: str | None) -> tuple[str, ...]:
+    """What a setting lists by commas."""
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
 class DrainingServer(uvicorn.Server):

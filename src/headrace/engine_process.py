@@ -4,6 +4,7 @@ their socket, and the child's end. Only light things are imported here, so that 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -38,7 +39,9 @@ class EngineProcess:
 
     def __init__(self, config: Config) -> None:
         self.folder = _private_folder()
-        self._start = msgspec.msgpack.encode(Start(config, str(self.folder), os.getpid()))
+        # The engine knows tenants, not their keys.
+        known = dataclasses.replace(config, api_key=None, api_key_file=None)
+        self._start = msgspec.msgpack.encode(Start(known, str(self.folder), os.getpid()))
         self._process = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[bytes]:

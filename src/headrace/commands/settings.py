@@ -78,10 +78,18 @@ def read_settings(path: Path) -> dict[str, Any]:
 def _flag(field: dataclasses.Field[Any]) -> Callable[[Command], Command]:
     """The option of one field. Its default is None, which means: not given."""
     dashed = field.name.replace("_", "-")
-    kind = str(field.type).split(" | ")[0]
+    kind, variable = str(field.type).split(" | ")[0], field.metadata["variable"]
     text = field.metadata["help"]
     if kind == "bool":
         return click.option(f"--{dashed}/--no-{dashed}", field.name, default=None, help=text)
     if field.default is not None:
         text = f"{text} [{field.default}]"
-    return click.option(f"--{dashed}", field.name, type=_TYPES[kind], default=None, help=text)
+    return click.option(
+        f"--{dashed}",
+        field.name,
+        type=_TYPES[kind],
+        default=None,
+        help=text,
+        envvar=variable,
+        show_envvar=variable is not None,
+    )

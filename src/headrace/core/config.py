@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,12 @@ MAX_THREADS = 1024
 MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
 QUANTIZATIONS = ("auto", "none")
+_ORIGIN = re.compile(r"\*|https?://[^\s/,]+")
 
 
-def _field(default: Any, text: str, *, server_only: bool = False) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text, "server_only": server_only})
+def _field(default: Any, text: str, *, server_only: bool = False, variable: str | None = None) -> Any:
+    """variable: the environment's, read where the flag is left out."""
+    return dataclasses.field(default=default, metadata={"help": text, "server_only": server_only, "variable": variable})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,17 @@ class Config:
     host: str = _field("127.0.0.1", "Address to listen on.", server_only=True)
     port: int = _field(8000, "Port to listen on.", server_only=True)
     served_model_name: str | None = _field(None, "Name of the model in the API.", server_only=True)
-    api_key: str | None = _field(None, "Key that clients must send as a bearer token.", server_only=True)
+    api_key: str | None = _field(
+        None,
+        "Key that clients must send as a bearer token, or several by commas.",
+        server_only=True,
+        variable="HEADRACE_API_KEY",
+    )
+    api_key_file: str | None = _field(None, "TOML or JSON file of tenants and their keys.", server_only=True)
+    open_metrics: bool = _field(False, "Answer /metrics without a key.", server_only=True)
+    allowed_origins: str | None = _field(
+        None, "Web pages that may use the API (http://HOST[:PORT], by commas); none without it.", server_only=True
+    )
     allowed_chat_template_kwargs: str | None = _field(
         None, "Arguments of the chat template that clients may set, by commas; none without it.", server_only=True
     )
@@ -99,10 +112,20 @@ class Config:
         for name in ("host", "api_key", "served_model_name"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty: leave it out instead", field=name)
-        if self.api_key is not None and not all("!" <= character <= "~" for character in self.api_key):
-            raise ConfigError(
-                "api_key must be made of ASCII letters, digits and signs: it travels in a header", field="api_key"
-            )
+        for key in [] if self.api_key is None else self.api_key.split(","):
+            if not key or not all("!" <= character <= "~" for character in key):
+                raise ConfigError(
+                    "api_key must be made of ASCII letters, digits and signs, several with a comma between: it travels "
+                    "in a header",
+                    field="api_key",
+                )
+        for origin in [] if self.allowed_origins is None else self.allowed_origins.split(","):
+            if not _ORIGIN.fullmatch(origin.strip()):
+                raise ConfigError(
+                    f"allowed_origins must be http://HOST[:PORT] or https://HOST[:PORT], several with commas between, "
+                    f"or * for any web page, got {shown(origin)}",
+                    field="allowed_origins",
+                )
         for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads", "max_queued_tokens"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)

@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from headrace.core.errors import HeadraceError
 from headrace.engine.client_protocol import EngineClient
-from headrace.server.auth import ApiKey
+from headrace.server.api_keys import ApiKeys
+from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
 from headrace.server.errors import GenerationError, HttpError, handle_gone, handle_known, handle_unknown
@@ -28,6 +30,9 @@ from headrace.server.request_id import RequestId
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tokenize import detokenize, tokenize
+
+OPEN_PATHS = frozenset({"/health"})
+"""What needs no key."""
 
 ROUTES = (
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
@@ -58,8 +63,19 @@ def create_app(
         service.close()
 
     middleware = [Middleware(RequestId)]
-    if settings.api_key is not None:
-        middleware.append(Middleware(ApiKey, key=settings.api_key))
+    if settings.allowed_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.allowed_origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),
+                expose_headers=("X-Request-Id", "Retry-After"),
+            )
+        )
+    if settings.api_keys:
+        open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
+        middleware.append(Middleware(Auth, keys=ApiKeys(settings.api_keys), open_paths=open_paths))
     app = Starlette(
         routes=list(ROUTES),
         middleware=middleware,

@@ -17,6 +17,7 @@ from headrace.core.errors import RequestError
 from headrace.core.request import MAX_LOGPROBS, SamplingParams, TokenLogprobs
 from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.server.answer import Head, new_head
+from headrace.server.caller import set_caller
 from headrace.server.deadline import set_deadline
 from headrace.server.faces import ChatTemplate
 from headrace.server.fields import parse
@@ -51,6 +52,7 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     request_id = service.new_id("chatcmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
     set_deadline(request, body.deadline_ms, sequences, arrival)
+    set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body)

@@ -18,6 +18,7 @@ from headrace.core.errors import RequestError
 from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
+from headrace.server.caller import set_caller
 from headrace.server.deadline import set_deadline
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
@@ -46,6 +47,7 @@ async def completions(request: Request) -> Response | ASGIApp:
     request_id = service.new_id("cmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
     set_deadline(request, body.deadline_ms, sequences, arrival)
+    set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)
     answer = CompletionAnswer(service, generation, new_head(service, request_id, "text_completion", body), body)
     if body.stream:

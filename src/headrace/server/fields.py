@@ -16,7 +16,6 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 NO_EFFECT: dict[str, str] = {
     "user": "names an end user",
     "metadata": "labels for stored completions",
-    "service_tier": "there is one tier",
     "safety_identifier": "names an end user",
     "prompt_cache_key": "prefixes are cached by content",
     "prompt_cache_retention": "prefixes are kept while there is room",
@@ -36,7 +35,6 @@ NEUTRAL_ONLY: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "reasoning_effort": ("none",),
     "use_beam_search": (False,),
-    "priority": (0,),
 }
 """Accepted with these values only, which ask for nothing; with others they are refused by name."""
 

@@ -49,6 +49,8 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
     deadline_ms: int | None = None
+    priority: int | str | None = None
+    service_tier: str | None = None
 
 
 class ChatBody(SamplingBody, kw_only=True):
