@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from tests.policy.audit import check_blocks, check_tree
 from tests.policy.ledger_device import Expected, LedgerDevice, chain_hashes, expected
+from tests.policy.order import Order
 
 from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
-from headrace.core.request import FinishReason, Request, RequestState, SamplingParams
+from headrace.core.request import ErrorCode, FinishReason, Request, RequestState, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 
@@ -24,6 +25,7 @@ MAX_LEN = 40
 MAX_QUEUED = 12
 STEMS = ([1, 2, 3, 0, 1, 2] * 6, [2, 2, 1, 0, 3, 3] * 6)
 PATIENCE = 40
+FIELDS = ("eos_ids", "cache_salt", "choice", "priority", "tenant", "deadline")
 
 
 class Wrong(AssertionError):
@@ -98,6 +100,7 @@ class World:
                 max_queued_requests=MAX_QUEUED,
             ),
         )
+        self.order = Order(self.engine, shape.budget, min(shape.blocks) > 150)
         self.under_way = 0
 
     # Operations
@@ -107,7 +110,7 @@ class World:
         self._did("add")
         prompt = asked.pop("prompt")
         max_tokens = asked.pop("max_tokens")
-        fields = {k: asked.pop(k) for k in ("eos_ids", "cache_salt", "choice", "priority", "tenant") if k in asked}
+        fields = {k: asked.pop(k) for k in FIELDS if k in asked}
         stops = tuple(t for t in asked.pop("stop_token_ids", ()) if t < self.shape.vocab_size)
         params = SamplingParams(max_tokens=max_tokens, stop_token_ids=stops, **asked)
         seed = len(self.asked)
@@ -125,8 +128,8 @@ class World:
         try:
             self.engine.add(request, self._clock())
         except OverloadedError:
-            self._saw("refused: queue full")
-            if len(self.live) < MAX_QUEUED:
+            self._saw("refused: queue full" if request.deadline is None else "refused: too late")
+            if len(self.live) < MAX_QUEUED and request.deadline is None:
                 raise Wrong("refused though few wait") from None
             return False
         if fault == "crash":
@@ -166,11 +169,18 @@ class World:
 
     def begin(self) -> bool:
         before = self.engine.stats()
+        self.order.before()
         began = self.engine.begin_step(self._clock())
         if began:
             self._did("begin")
             self.under_way += 1
-            self._expect_hits(self.engine._scheduler.steps[-1].batch)
+            batch = self.engine._scheduler.steps[-1].batch
+            self._expect_hits(batch)
+            seen, wrong = self.order.after(batch)
+            for name in seen:
+                self._saw(name)
+            if wrong:
+                raise Wrong(wrong)
             self._check_admission(before.preemptions)
         elif not self.under_way and self._waits_for_nothing():
             raise Wrong("requests wait and nothing is begun")
@@ -282,6 +292,11 @@ class World:
         one.reason = reason
         self._saw(f"end: {reason.value}")
         if reason is FinishReason.ERROR:
+            if delta.code is ErrorCode.DEADLINE_EXCEEDED:
+                if request.deadline is None or one.tokens:
+                    raise Wrong(f"{request.request_id} was given up for a deadline")
+                self._saw("end: deadline")
+                return
             if request.seed not in self.device.faults.crash and request.seed not in self.device.faults.nan:
                 raise Wrong(f"{request.request_id} ended with an error that was not its own: {delta.error}")
             self._saw("end: nan" if request.seed in self.device.faults.nan else "end: crash")
@@ -350,7 +365,6 @@ class World:
         engine = self.engine
         stats = engine.stats()
         if stats.preemptions > preemptions:
-            self._saw("preemption")
             return
         batch = engine._scheduler.steps[-1].batch
         if batch.num_tokens > self.shape.budget:
@@ -389,7 +403,7 @@ class World:
         self.seen[name] += 1
 
 
-def drawn_request(draw: random.Random, index: int) -> dict:
+def drawn_request(draw: random.Random) -> dict:
     stem = draw.choice(STEMS)
     prompt = stem[: draw.randrange(26)] + [draw.randrange(4) for _ in range(draw.randrange(1, 4))]
     max_tokens = draw.choice([0, 1, 3, 8, 14, 14, 40, 40])
@@ -404,20 +418,30 @@ def drawn_request(draw: random.Random, index: int) -> dict:
         "logprobs": draw.choice([None, None, 0]),
         "prompt_logprobs": draw.choice([None, None, None, 0]),
         "choice": draw.choice([0, 0, 1]),
+        "priority": draw.choice([0, 0, 0, 1, -1]),
+        "tenant": draw.choice(["", "a", "b"]),
+        "deadline": draw.choice([None] * 12 + [0.05, 10.0]),
         "replayed": draw.choice([0, 0, 0, 2]),
         "fault": draw.choice([""] * 12 + ["nan", "crash"]),
     }
 
 
-def act(world: World, draw: random.Random) -> None:
+def drawn_crowd(draw: random.Random) -> dict:
+    """Mostly small requests of one class, so that a long one among them finds no room."""
+    long = draw.random() < 0.1
+    prompt = [draw.randrange(4) for _ in range(draw.randrange(24, 30) if long else draw.randrange(1, 6))]
+    return {"prompt": prompt, "max_tokens": draw.randrange(4, 9)}
+
+
+def act(world: World, draw: random.Random, *, crowd: bool = False) -> None:
     """One operation, drawn."""
     kind = draw.choices(
         ("add", "abort_live", "abort", "begin", "finish", "step", "flaky", "restart", "add_too_long"),
         (22, 4, 0.5, 12, 12, 50, 1, 0.4, 0.3),
     )[0]
-    if kind == "add":
-        asked = drawn_request(draw, len(world.asked))
-        if asked["fault"] == "crash" and any(
+    if kind == "add" or (crowd and len(world.live) < 10):
+        asked = drawn_crowd(draw) if crowd else drawn_request(draw)
+        if asked.get("fault") == "crash" and any(
             one.request.seed in world.device.faults.crash for one in world.live.values()
         ):
             asked["fault"] = ""
@@ -428,13 +452,16 @@ def act(world: World, draw: random.Random) -> None:
         getattr(world, kind)()
 
 
-def run_world(seed: int, operations: int, seen: Counter, shape: Shape | None = None) -> int:
+def run_world(
+    seed: int, operations: int, seen: Counter, shape: Shape | None = None, *, crowd: bool | None = None
+) -> int:
     """A world from a seed: its shape, its operations, its end. Returns how many operations there were."""
     draw = random.Random(seed)
     world = World(shape or Shape.drawn(draw), seen)
+    crowd = draw.random() < 0.2 if crowd is None else crowd
     try:
         while world.operations < operations:
-            act(world, draw)
+            act(world, draw, crowd=crowd)
         world.drain()
     except Exception as error:
         error.add_note(f"world {seed}, operation {world.operations}, {world.shape}")

@@ -33,7 +33,12 @@ REACHED = {
     "end: nan",
     "end: no token wanted",
     "end: stop",
-    "preemption",
+    "better class joined before a waiting one",
+    "end: deadline",
+    "preempted one resumed",
+    "preemption: for a better class",
+    "preemption: for blocks",
+    "refused: too late",
     "prefix hit",
     "prompt scored",
     "recovery: nobody at fault",
@@ -102,9 +107,11 @@ class Machine(RuleBasedStateMachine):
         eos_ids=st.sampled_from([(), (0,)]),
         scored=st.sampled_from([None, None, 0]),
         fault=st.sampled_from(["", "", "", "nan"]),
+        priority=st.integers(-1, 1),
+        tenant=st.sampled_from(["", "a"]),
     )
-    def add(self, prompt, max_tokens, salt, eos_ids, scored, fault):
-        asked = {"prompt": prompt, "max_tokens": max_tokens, "cache_salt": salt, "eos_ids": eos_ids, "fault": fault}
+    def add(self, prompt, max_tokens, salt, eos_ids, scored, **more):
+        asked = {"prompt": prompt, "max_tokens": max_tokens, "cache_salt": salt, "eos_ids": eos_ids, **more}
         self.world.add(**asked, prompt_logprobs=scored)
 
     @precondition(lambda self: self.world.asked)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from tests.policy.machine import Shape, run_world
 
-from headrace.policy import outcome, scheduler
+from headrace.policy import intake, outcome, scheduler
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.block_pool import BlockPool
 from headrace.policy.budget import StepBudget
-from headrace.policy.queue import FairQueue
+from headrace.policy.preemption import yielding
+from headrace.policy.queue import FairQueue, Line
 from headrace.policy.roster import Roster
 
 WORLDS = 60
@@ -23,7 +24,9 @@ SHAPES = [
     Shape(slots=4, block_size=4, blocks=(300,), vocab_size=4, budget=16, depth=2),
     Shape(slots=6, block_size=2, blocks=(24,), vocab_size=1000, budget=5, depth=2),
     Shape(slots=2, block_size=4, blocks=(11, 20), windows=(None, 5), vocab_size=4, budget=16, depth=2),
+    Shape(slots=6, block_size=4, blocks=(12,), vocab_size=1000, budget=16),
 ]
+CROWDED = SHAPES[-1]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -178,7 +181,37 @@ def a_table_is_not_told_of_a_shared_block(patch):
     patch.setattr(BlockManager, "_write", written)
 
 
+def the_best_class_gives_way(patch):
+    patch.setattr(scheduler, "least_claim", lambda slots, patience: int(slots.by_claim(patience.most_preemptions)[0]))
+
+
+def equals_give_way(patch):
+    patch.setattr(intake, "yielding", lambda slots, priority, patience: yielding(slots, priority - 1, patience))
+
+
+def nobody_gives_way(patch):
+    patch.setattr(intake, "yielding", lambda slots, priority, patience: yielding(slots, 99, patience))
+
+
+def classes_are_served_in_reverse(patch):
+    patch.setattr(FairQueue, "_aged", lambda self, sequence, level: -sequence.priority)
+
+
+def the_last_is_served_first(patch):
+    patch.setattr(Line, "first", lambda self: self.waiting[max(self.waiting)])
+
+
+def what_does_not_fit_is_passed_for_ever(patch):
+    patch.setattr(intake, "MOST_PASSED", 10**9)
+
+
 BUGS: list[Plant] = [
+    the_best_class_gives_way,
+    equals_give_way,
+    nobody_gives_way,
+    classes_are_served_in_reverse,
+    the_last_is_served_first,
+    what_does_not_fit_is_passed_for_ever,
     an_epoch_is_not_bumped,
     blocks_are_freed_twice,
     a_hit_counts_a_token_too_many,
@@ -204,5 +237,6 @@ def test_a_planted_bug_is_found(plant, monkeypatch):
     # Policy's own assertions may fall first; a bug that cannot even be planted is none that was found.
     with pytest.raises((AssertionError, ValueError)) as found:
         for seed in range(WORLDS):
-            run_world(seed, 250, Counter(), SHAPES[seed % len(SHAPES)])
+            shape = SHAPES[seed % len(SHAPES)]
+            run_world(seed, 250, Counter(), shape, crowd=shape is CROWDED)
     print(f"{plant.__name__}: {found.type.__name__}: {found.value} ({found.value.__notes__[-1]})")

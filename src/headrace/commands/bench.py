@@ -20,6 +20,8 @@ from headrace.bench.startup import measure_startup
 from headrace.bench.throughput import measure_throughput
 from headrace.bench.workload import Shape
 from headrace.commands.bench_ops import ops
+from headrace.commands.bench_policies import policies
+from headrace.commands.bench_replay import replay
 from headrace.commands.bench_scheduler import scheduler
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
@@ -46,10 +48,12 @@ def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..
 
 @click.group()
 def bench() -> None:
-    """Measure throughput, latency, start-up, single ops or the scheduler."""
+    """Measure a model (throughput, latency, start-up, ops), or policy alone (scheduler, replay, policies)."""
 
 
 bench.add_command(ops)
+bench.add_command(policies)
+bench.add_command(replay)
 bench.add_command(scheduler)
 
 

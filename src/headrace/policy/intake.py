@@ -94,6 +94,8 @@ class Intake:
             joined.append(self._join(head, hit, budget))
             for one in passed:
                 one.passed += 1
+            if any(one.passed >= MOST_PASSED for one in passed):
+                break
         for one in passed:
             queue.push(one)
         if all_tried and not joined:

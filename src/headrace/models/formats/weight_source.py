@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import mmap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,20 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
-from headrace.ops.matrix import Matrix, Scheme
+from headrace.ops.matrix import Matrix
 
 FloatVector = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What a weight becomes, told from headers alone: `stored` is its type in the file; scheme, group and stored_as are
-    those of its Matrix."""
-
-    stored: str
-    scheme: Scheme
-    group: int = 0
-    stored_as: str = ""
 
 
 class WeightSource(Protocol):
@@ -46,9 +34,6 @@ class WeightSource(Protocol):
 
     def floats(self, name: str) -> Matrix:
         """The same as f32, exactly the stored values."""
-
-    def form(self, name: str) -> Form:
-        """What matrix() makes of the weight."""
 
     def vector(self, name: str) -> FloatVector:
         """The weight as float32; a one-dimensional float tensor."""

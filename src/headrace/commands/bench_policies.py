@@ -1,0 +1,46 @@
+"""headrace bench policies: what each policy brings beside the plain one it replaces, without any model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.bench.picture import draw_bars
+from headrace.bench.policies import COMPARISONS, Report, describe_times, measure_policies
+from headrace.commands.report import json_option, show
+
+# The figures that a picture shows, best told apart.
+_PICTURED = {
+    "batching": ("tokens_per_s", "slots_used"),
+    "memory": ("requests_at_once", "memory_wasted"),
+    "sharing": ("prompt_tokens_computed", "requests_at_once"),
+    "priority": ("urgent_ttft_p99_ms", "tokens_per_s"),
+    "chunking": ("max_stall_ms", "itl_p99_ms"),
+}
+
+
+@click.command()
+@click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of each load. [1]")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Also draw the report there, as .png or .svg; needs the `plan` extra.",
+)
+@json_option
+def policies(scale: float, plot: Path | None, json_file: Path | None) -> None:
+    """Static against continuous batching, contiguous against paged memory, and so on: the same loads, twice."""
+    with click.progressbar(length=len(COMPARISONS), label="comparisons", file=sys.stderr) as bar:
+        report = measure_policies(scale, bar.update)
+    show({"times": describe_times(), **report}, json_file)
+    if plot is not None:
+        draw_bars(plot, _panels(report), columns=4)
+
+
+def _panels(report: dict[str, Report]) -> dict[str, dict[str, float]]:
+    return {
+        f"{name}: {figure}": {arm: values[figure] for arm, values in report[name].items()}
+        for name, figures in _PICTURED.items()
+        for figure in figures
+    }

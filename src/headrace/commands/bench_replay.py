@@ -1,0 +1,44 @@
+"""headrace bench replay: how much of a recorded load the prefix cache serves, without any model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from headrace.bench.replay import load_trace, measure_replay
+from headrace.commands.report import json_option, show
+
+POOLS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@click.command()
+@click.option(
+    "--trace",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="JSON lines with input_length, output_length and hash_ids, one for each 512 tokens; gzipped if .gz.",
+)
+@click.option(
+    "--pool",
+    "pools",
+    type=float,
+    multiple=True,
+    default=POOLS,
+    show_default=True,
+    help="Pool size, as a share of what would hold every prompt. May be repeated.",
+)
+@click.option("--scale", type=int, default=32, show_default=True, help="Divide lengths by this; a hash stays a block.")
+@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many.")
+@click.option("--concurrent", type=click.IntRange(min=1), default=1, show_default=True, help="Requests at once.")
+@json_option
+def replay(
+    file: Path, pools: tuple[float, ...], scale: int, requests: int | None, concurrent: int, json_file: Path | None
+) -> None:
+    """Share of prompt tokens found cached at each pool size, beside a cache without end and plain LRU."""
+    trace = load_trace(file, scale, requests)
+    with click.progressbar(length=len(pools) * len(trace.visits), label="requests", file=sys.stderr) as bar:
+        report = measure_replay(trace, pools, concurrent, bar.update)
+    show(report, json_file)
