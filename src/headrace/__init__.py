@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.core.request import SamplingParams
+    from headrace.core.structured import StructuredOutputsParams
     from headrace.llm import LLM
     from headrace.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 _HOMES = {
     "LLM": "headrace.llm",
     "SamplingParams": "headrace.core.request",
+    "StructuredOutputsParams": "headrace.core.structured",
     "CompletionOutput": "headrace.outputs",
     "RequestOutput": "headrace.outputs",
 }

@@ -23,6 +23,7 @@ from headrace.collector import settle
 from headrace.core.config import Config
 from headrace.engine.client import ProcessClient
 from headrace.engine_process import EngineProcess
+from headrace.models.grammar import GrammarCompiler
 from headrace.models.text import TextModel, load_text
 from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
@@ -59,8 +60,9 @@ async def _run(
 ) -> int:
     client = ProcessClient(engine)
     try:
-        await client.start()
-        app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text))
+        ready = await client.start()
+        grammars = GrammarCompiler(lambda: text.tokenizer, ready.vocab_size, threads=2)
+        app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text), grammars)
         uvicorn_config.app = app
         cut_streams = partial(client.stop, "the server was stopped")
         server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)

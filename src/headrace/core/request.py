@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.core.errors import RequestError, shown
 from headrace.core.priority import DEFAULT_PRIORITY, PRIORITY_LIMIT
+from headrace.core.structured import StructuredOutputsParams
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
@@ -87,9 +88,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is drawn at the edge. logprobs k: the sampled
     token's log-probability and the k likeliest, of the model's own distribution (before penalties, temperature
-    and truncation). allowed_token_ids: no other token comes. bad_words: texts that no output holds in their usual
-    tokens; bad_words_token_ids are those tokens, made of the texts at the edge (engine/completion.py), and what the
-    engine goes by. Raises RequestError naming the field.
+    and truncation). structured_outputs: the form that the output has. allowed_token_ids: no other token comes.
+    bad_words: texts that no output holds in their usual tokens; bad_words_token_ids are those tokens, made of the
+    texts at the edge (engine/completion.py), and what the engine goes by. Raises RequestError naming the field.
     """
 
     n: int = 1
@@ -109,6 +110,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logit_bias: dict[int, float] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     allowed_token_ids: Sequence[int] | None = None
@@ -138,6 +140,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
                 _integer(name, value, 0, MAX_LOGPROBS, f"from 0 to {MAX_LOGPROBS}")
+        if self.structured_outputs is not None:
+            self._check_structured()
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, got {shown(getattr(self, name))}", param=name)
@@ -161,6 +165,18 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for token in stop_token_ids:
             _integer("stop_token_ids", token, 0, None, "made of token ids of 0 or more")
         msgspec.structs.force_setattr(self, "stop_token_ids", stop_token_ids)
+
+    def _check_structured(self) -> None:
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise RequestError(
+                f"structured_outputs must be StructuredOutputsParams, got {shown(self.structured_outputs)}",
+                param="structured_outputs",
+            )
+        for name, ends_late in (("ignore_eos", self.ignore_eos), ("min_tokens", self.min_tokens > 0)):
+            if ends_late:
+                raise RequestError(
+                    f"{name} does not go with structured_outputs: their form says where the output ends", param=name
+                )
 
     def _check_bias(self) -> None:
         if not isinstance(self.logit_bias, dict | None):

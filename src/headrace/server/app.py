@@ -21,7 +21,7 @@ from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
 from headrace.server.errors import GenerationError, HttpError, handle_gone, handle_known, handle_unknown
-from headrace.server.faces import ChatTemplate, Tokenizer
+from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.health import health, version
 from headrace.server.metrics import metrics
 from headrace.server.models import get_model, list_models
@@ -53,9 +53,10 @@ def create_app(
     tokenizer: Tokenizer,
     chat_template: ChatTemplate | None,
     settings: ServerSettings,
+    grammars: GrammarCompiler | None = None,
 ) -> Starlette:
     """The app; its Service is at app.state.service, whose drain() makes new generations 503."""
-    service = Service(client, tokenizer, chat_template, settings)
+    service = Service(client, tokenizer, chat_template, settings, grammars)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

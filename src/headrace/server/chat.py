@@ -40,6 +40,7 @@ from headrace.server.protocol import (
 from headrace.server.sampling import check_range, sampling_params
 from headrace.server.service import Service, service_of
 from headrace.server.sse import EventStream, whole_answer
+from headrace.server.structured import check_understood
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """Variables of a template that have fields of their own."""
@@ -51,6 +52,7 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     service.check_taking_requests()
     request_id = service.new_id("chatcmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
+    await check_understood(service, sequences[0].request.params.structured_outputs, body)
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)

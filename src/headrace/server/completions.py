@@ -35,6 +35,7 @@ from headrace.server.protocol import (
 from headrace.server.sampling import sampling_params
 from headrace.server.service import Service, service_of
 from headrace.server.sse import EventStream, whole_answer
+from headrace.server.structured import check_understood
 
 DEFAULT_MAX_TOKENS = 16
 """What OpenAI's completions generate when max_tokens is left out."""
@@ -46,6 +47,7 @@ async def completions(request: Request) -> Response | ASGIApp:
     service.check_taking_requests()
     request_id = service.new_id("cmpl")
     body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
+    await check_understood(service, sequences[0].request.params.structured_outputs, body)
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)

@@ -5,8 +5,10 @@ them in, so that this room imports neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
+from headrace.core.structured import StructuredOutputsParams
 from headrace.engine.text_stream import Detokenizer
 
 
@@ -39,3 +41,10 @@ class ChatTemplate(Protocol):
     ) -> list[int]:
         """Token ids of a conversation; what looks like a special token inside a message stays text. more: values of
         the template's own variables. Raises RequestError when the template refuses the conversation."""
+
+
+class GrammarCompiler(Protocol):
+    def compile(self, wanted: StructuredOutputsParams, /) -> Future[Any]:
+        """Done once the form is understood; its exception is the RequestError that says what is not."""
+
+    def close(self) -> None: ...

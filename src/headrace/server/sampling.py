@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.errors import RequestError, shown
 from headrace.core.request import MAX_LOGPROBS, SamplingParams
 from headrace.server.protocol import SamplingBody
+from headrace.server.structured import structured_outputs
 
 _COPIED = (
     "n",
@@ -44,6 +45,7 @@ def sampling_params(
     given: dict[str, Any] = {name: getattr(body, name) for name in _COPIED if getattr(body, name) is not None}
     if body.logit_bias is not None:
         given["logit_bias"] = _token_keys(body.logit_bias)
+    given["structured_outputs"] = structured_outputs(body)
     _check_extras(body)
     if body.prompt_logprobs is not None:
         check_range("prompt_logprobs", body.prompt_logprobs, 0, MAX_LOGPROBS)

@@ -19,7 +19,7 @@ from headrace.engine.completion import Limits, SeedSource
 from headrace.engine.text_stream import Detokenizer
 from headrace.server.body import BodyReader
 from headrace.server.errors import HttpError
-from headrace.server.faces import ChatTemplate, Tokenizer
+from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.metrics import Metrics
 from headrace.server.settings import ServerSettings
 
@@ -34,11 +34,13 @@ class Service:
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         settings: ServerSettings,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.client = client
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.settings = settings
+        self.grammars = grammars
         self.limits = Limits(client.ready.max_model_len, client.ready.vocab_size, settings.eos_ids)
         self.seeds = SeedSource(settings.seed)
         self.metrics = Metrics(settings.model_name)
@@ -126,6 +128,8 @@ class Service:
 
     def close(self) -> None:
         self.bodies.close()
+        if self.grammars is not None:
+            self.grammars.close()
 
 
 def service_of(request: Request) -> Service:

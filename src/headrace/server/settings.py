@@ -19,6 +19,7 @@ class ServerSettings:
     offload_bytes: from this size on a body is parsed and tokenized off the event loop. large_body_bytes: from this size
     on only `large_bodies` bodies are held at once, the others wait unread. body_timeout: seconds a client may take to
     send a body. stall_timeout: seconds a reader may leave a stream unread.
+    grammar_timeout: seconds that compiling a structured output's form may take.
     """
 
     model_name: str
@@ -39,3 +40,4 @@ class ServerSettings:
     large_bodies: int = 4
     body_timeout: float = 120.0
     stall_timeout: float = 120.0
+    grammar_timeout: float = 10.0

@@ -1,0 +1,185 @@
+"""GrammarCompiler: StructuredOutputsParams become matchers over a model's vocabulary, by llguidance. The API compiles
+to find out whether a form is understood; the engine compiles to enforce it. Token bytes are the tokenizer's own, so
+what a mask allows is exactly what the text will say.
+
+Constraints come from clients: their size is bounded before (core/structured.py), what compiling and each step may
+cost is bounded here, and deep recursion inside the library happens on a thread with a stack that is deep enough.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.core.errors import RequestError
+from headrace.core.structured import StructuredOutputsParams
+
+_STACK_BYTES = 512 * 2**20
+"""Address space, of which only what is used costs memory. Chains of references recurse once a link."""
+_CACHED = 64
+_MOST_GBNF_RULES = 500
+"""Translating takes time that grows with the square of their number."""
+_OPTIONS = '%llguidance { "no_forcing": true }\n'
+"""Masks allow every way to write what comes next, not only the tokenizer's own: a model chooses as it was trained."""
+_WHITESPACE = r"( |\n {0,32})"
+"""At most one space, or a line break with its indent: what models write, without a flood of it."""
+
+
+class Vocabulary(Protocol):
+    """What is asked of a tokenizer (models/tokenizer.py)."""
+
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    special_ids: frozenset[int]
+
+    def token_bytes(self, token: int, /) -> bytes: ...
+
+
+class GrammarCompiler:
+    """vocab_size: width of a mask; ids that the tokenizer does not have are never allowed. open_vocabulary is called
+    once, when the first constraint comes: not every process ever sees one."""
+
+    def __init__(self, open_vocabulary: Callable[[], Vocabulary], vocab_size: int, *, threads: int = 1) -> None:
+        self._open_vocabulary = open_vocabulary
+        self._vocab_size = vocab_size
+        self._threads = ThreadPoolExecutor(threads, "headrace-grammar")
+        self._tokenizer: Any = None
+        self._opening, self._asking = threading.Lock(), threading.Lock()
+        self._compiled: OrderedDict[StructuredOutputsParams, Future[Any]] = OrderedDict()
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def compile(self, wanted: StructuredOutputsParams) -> Future[Any]:
+        """A matcher at its start (llguidance.LLMatcher), shared: copy it before use. The future raises RequestError
+        if the constraint is not understood or nothing can satisfy it."""
+        with self._asking:
+            found = self._compiled.get(wanted)
+            if found is None:
+                before = threading.stack_size(_STACK_BYTES)
+                try:
+                    found = self._compiled[wanted] = self._threads.submit(self._compile, wanted)
+                finally:
+                    threading.stack_size(before)
+                if len(self._compiled) > _CACHED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(wanted)
+            return found
+
+    def _compile(self, wanted: StructuredOutputsParams) -> Any:
+        # The library is loaded here, by those processes that need it: it costs a third of a second.
+        import llguidance  # noqa: PLC0415
+
+        with self._opening:
+            if self._tokenizer is None:
+                self._tokenizer = _tokenizer(llguidance, self._open_vocabulary(), self._vocab_size)
+        limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=1_000_000, max_grammar_size=100_000, max_lexer_states=20_000, verbose_errors=False
+        )
+        try:
+            source = _lark(llguidance, wanted)
+        except ValueError as error:
+            raise RequestError(f"{_field(wanted)} is not understood: {error}", param="structured_outputs") from None
+        matcher = llguidance.LLMatcher(
+            self._tokenizer, llguidance.LLMatcher.grammar_from_lark(source), log_level=0, limits=limits
+        )
+        if not matcher.is_error():
+            trial = matcher.deep_copy()
+            first = np.frombuffer(trial.compute_bitmask(), np.uint8)
+            if not trial.is_error() and first.any():
+                return matcher
+            matcher = trial
+        reason = brief(matcher.get_error(), lines_before=1 if wanted.grammar else None)
+        raise RequestError(f"{_field(wanted)} is not understood: {reason}", param="structured_outputs")
+
+
+def brief(error: str, *, lines_before: int | None = None) -> str:
+    """The library's error without its own view of the source. lines_before: how many lines it saw before the
+    client's own, None if it saw none of the client's lines."""
+    lines = [line.strip() for line in error.splitlines()]
+    first, where = lines[0] if lines else "", ""
+    if not first or "NoExtension" in first:
+        return "no text satisfies it"
+    if at := re.match(r"(?:at )?(\d+)\(\d+\): ", first):
+        first = first[at.end() :]
+        where = "" if lines_before is None else f"line {int(at[1]) - lines_before}: "
+    first = first.removeprefix("failed to compile JSON schema: ")
+    detail = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), first)
+    return where + detail[:300]
+
+
+def _field(wanted: StructuredOutputsParams) -> str:
+    return f"structured_outputs.{wanted.kind}"
+
+
+def _lark(llguidance: Any, wanted: StructuredOutputsParams) -> str:
+    """The constraint in the library's own language. Raises ValueError."""
+    if wanted.json_object:
+        return _OPTIONS + "start: %json " + _schema({"type": "object"}, wanted)
+    if wanted.json is not None:
+        assert isinstance(wanted.json, str), "kept as text"
+        return _OPTIONS + "start: %json " + _schema(json.loads(wanted.json), wanted)
+    if wanted.regex is not None:
+        return f"{_OPTIONS}start: /{llguidance.regex_to_lark(wanted.regex)}/"
+    if wanted.choice is not None:
+        return f"{_OPTIONS}start: {' | '.join(json.dumps(c, ensure_ascii=False) for c in wanted.choice)}"
+    assert wanted.grammar is not None
+    return _OPTIONS + _any_to_lark(wanted.grammar)
+
+
+def _schema(schema: dict[str, Any], wanted: StructuredOutputsParams) -> str:
+    """A schema with how its JSON is written."""
+    spacing = {"whitespace_flexible": False} if wanted.disable_any_whitespace else {"whitespace_pattern": _WHITESPACE}
+    return json.dumps({**schema, "x-guidance": {**spacing, "lenient": wanted.lenient}}, ensure_ascii=False)
+
+
+def _any_to_lark(grammar: str) -> str:
+    """Lark as it is, GBNF translated. Raises ValueError."""
+    from llguidance.gbnf_to_lark import any_to_lark, is_lark_syntax  # noqa: PLC0415  as in _compile
+
+    if is_lark_syntax(grammar):
+        return grammar
+    if (rules := grammar.count("::=")) > _MOST_GBNF_RULES:
+        raise ValueError(f"GBNF may have at most {_MOST_GBNF_RULES} rules, this one has {rules}: write it as Lark")
+    try:
+        return str(any_to_lark(grammar))
+    except Exception as error:  # the library raises nothing more exact
+        raise ValueError(f"it has no start rule as Lark has, and as GBNF: {error}") from error
+
+
+class _Words:
+    """A vocabulary in the shape that llguidance.LLTokenizer reads."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        known = min(vocabulary.vocab_size, vocab_size)
+        self.tokens = [vocabulary.token_bytes(token) for token in range(known)] + [b""] * (vocab_size - known)
+        self.eos_token_id = vocabulary.eos_ids[0]
+        self.bos_token_id = vocabulary.bos_id
+        self.special_token_ids = sorted({*vocabulary.special_ids, *vocabulary.eos_ids} & set(range(known)))
+        self._ids = {word: token for token, word in enumerate(self.tokens) if len(word) == 1}
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Some way to write a text, for what a grammar forces; none where the vocabulary lacks a byte."""
+        data = text.encode() if isinstance(text, str) else text
+        return [self._ids[data[i : i + 1]] for i in range(len(data))]
+
+
+def _tokenizer(llguidance: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
+    if not vocabulary.eos_ids:
+        raise RequestError(
+            "this model has no token that ends an answer, so no output can be held to a form",
+            param="structured_outputs",
+        )
+    return llguidance.LLTokenizer(
+        _Words(vocabulary, vocab_size), eos_token=list(vocabulary.eos_ids), slices=llguidance.LLTokenizer.json_slices()
+    )
