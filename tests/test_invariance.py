@@ -1,6 +1,7 @@
 """No token may change. What a request generates, bit for bit with its log-probabilities, is what it generates alone
 on an idle engine: in any company, any chunk size, with any number of threads, from a cold or a warm prefix cache,
-through preemptions, with steps under way, greedy or sampled, from quantized or float weights and KV blocks.
+through preemptions, with steps under way, greedy or sampled, free or held to a form, from quantized or float weights
+and KV blocks.
 """
 
 from __future__ import annotations
@@ -9,20 +10,26 @@ import dataclasses
 import functools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.letters import Letters
 from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.config import Config
 from headrace.core.request import FinishReason, Request, SamplingParams
+from headrace.core.structured import StructuredOutputsParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity, Executor
+from headrace.models.grammar import GrammarCompiler, Vocabulary
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
+from headrace.models.text import load_text
 from headrace.ops.program import Program
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import cpu_device
+from headrace.worker.grammar import Compile
 
 MAX_LEN = 96
 THREADS = (1, 2, 3)
@@ -43,7 +50,7 @@ class Smaller:
         self.copy_blocks, self.horizon = executor.copy_blocks, executor.horizon
 
 
-def executors(program: Program, windows: tuple[int | None, ...]) -> list[Executor]:
+def executors(program: Program, windows: tuple[int | None, ...], compile_grammar: Compile) -> list[Executor]:
     """One device for each number of threads. The last takes steps on a thread of its own, as depth 2 needs."""
     return [
         assemble(
@@ -55,6 +62,7 @@ def executors(program: Program, windows: tuple[int | None, ...]) -> list[Executo
             max_model_len=MAX_LEN,
             max_tokens=128,
             depth=2 if threads == THREADS[-1] else 1,
+            compile_grammar=compile_grammar,
         )
         for threads in THREADS
     ]
@@ -75,8 +83,9 @@ class Setup:
 class Model:
     """Devices of one program, and what each request generates alone."""
 
-    def __init__(self, program: Program, windows: tuple[int | None, ...] = (None,)) -> None:
-        self.devices = executors(program, windows)
+    def __init__(self, program: Program, words: Vocabulary, windows: tuple[int | None, ...] = (None,)) -> None:
+        grammars = GrammarCompiler(lambda: words, program.vocab_size)
+        self.devices = executors(program, windows, grammars.compile)
         self.vocab_size = program.vocab_size
         self._alone: dict[str, Any] = {}
 
@@ -125,7 +134,7 @@ def prompts(vocab_size: int) -> st.SearchStrategy[list[int]]:
     return st.builds(lambda n, t: base[:n] + t, st.sampled_from([0, 0, 5, 15, 16, 17, 32, 40]), tail)
 
 
-PARAMS = st.builds(
+FREE = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.0, 0.7, 1.5]),
     top_p=st.sampled_from([1.0, 0.8]),
@@ -140,6 +149,17 @@ PARAMS = st.builds(
     min_tokens=st.sampled_from([0, 1]),
     logit_bias=st.sampled_from([None, {3: 4.0}]),
 )
+FORMS = st.sampled_from(
+    [{"json_object": True}, {"regex": "[A-Z]{2,4}(, [a-z]+)*"}, {"choice": ["Yes", "No", "Not that I know of"]}]
+)
+HELD = st.builds(
+    lambda params, form: msgspec.structs.replace(
+        params, min_tokens=0, structured_outputs=StructuredOutputsParams(**form)
+    ),
+    FREE,
+    FORMS,
+)
+PARAMS = st.one_of(FREE, FREE, HELD)
 
 
 def mixes(vocab_size: int) -> st.SearchStrategy[list[Request]]:
@@ -185,7 +205,7 @@ TINY = {
 def tiny(kind: str) -> Model:
     scheme, kv_dtype, windows = TINY[kind]
     program = tiny_program(scheme, kv_dtype=kv_dtype, windows=windows)
-    return Model(program, tuple(dict.fromkeys(windows)))
+    return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)))
 
 
 @pytest.mark.parametrize("kind", TINY)
@@ -208,7 +228,7 @@ def real(request, default_model):
         block_size=BLOCK,
         max_positions=MAX_LEN,
     )
-    return Model(program)
+    return Model(program, load_text(default_model).tokenizer)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

@@ -26,8 +26,10 @@ from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.engine_process import SETTINGS_AT_FAULT, Start
+from headrace.models.grammar import GrammarCompiler
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
+from headrace.models.text import load_text
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import Progress
@@ -49,6 +51,7 @@ class BuiltEngine:
     spec: ModelSpec
     plan: MemoryPlan
     ready: Ready
+    grammars: GrammarCompiler
 
 
 def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
@@ -88,6 +91,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         allowed_bytes=machine.memory_bytes,
         available_bytes=available,
     )
+    grammars = GrammarCompiler(lambda: load_text(Path(config.model)).tokenizer, program.vocab_size)
     executor = assemble(
         program,
         cpu_device(threads, config.isa, weights),
@@ -97,6 +101,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         max_model_len=plan.max_model_len,
         max_tokens=config.max_num_batched_tokens,
         depth=config.pipeline_depth,
+        compile_grammar=grammars.compile,
     )
     isa = available_isas()[0] if config.isa == "auto" else config.isa
     kernels = f"{isa} {KERNELS_VERSION}"
@@ -118,7 +123,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             "processor": machine.name,
         },
     )
-    return BuiltEngine(Engine(executor, config, limits=limits), config, loaded.spec, plan, ready)
+    return BuiltEngine(Engine(executor, config, limits=limits), config, loaded.spec, plan, ready, grammars)
 
 
 def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:

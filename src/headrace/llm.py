@@ -161,6 +161,8 @@ class LLM:
         names = [str(next(self._ids)) for _ in prompts]
         encode = functools.partial(self._text.tokenizer.encode, add_special_tokens=False, param="bad_words")
         params = [with_bad_words(one, encode) for one in params]
+        for form in {one.structured_outputs for one in params if one.structured_outputs is not None}:
+            self._built.grammars.compile(form).result()
         groups = [
             build_requests(name, ids, one, self._limits, self._seeds, priority=rank)
             for name, (_, ids), one, rank in zip(names, prompts, params, priority, strict=True)

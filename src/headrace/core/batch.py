@@ -68,7 +68,6 @@ class Batch:
     of the token after position logit_position[j]. Where logit_sample[j], the token at position + 1 is sampled
     and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
-    masks, where some row has one, bar tokens from those rows that are sampled.
     Leaves are applied first, then joins, then edits, then the step runs.
     """
 
@@ -83,7 +82,6 @@ class Batch:
     leaves: tuple[int, ...] = ()
     joins: tuple[SlotJoin, ...] = ()
     edits: BlockEdits = field(default_factory=BlockEdits)
-    masks: TokenMasks | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -94,9 +92,10 @@ class Batch:
 class BatchOutput:
     """What a Batch brought, row by row in the order of its logit rows.
 
-    tokens int32 [m]: the sampled (or scored) token. failed bool [m]: the logits were not finite, the token means
-    nothing. logprob float32 [m], rank int32 [m], top_ids int32 [m, k], top_logprobs float32 [m, k] are None when
-    no row asked; k is the largest logit_top of the batch and unused columns hold -1 / -inf.
+    tokens int32 [m]: the sampled (or scored) token. failed bool [m]: the logits were not finite, or what reasons
+    says of the row; the token means nothing. logprob float32 [m], rank int32 [m], top_ids int32 [m, k], top_logprobs
+    float32 [m, k] are None when no row asked; k is the largest logit_top of the batch and unused columns hold
+    -1 / -inf.
     """
 
     step: int
@@ -106,3 +105,4 @@ class BatchOutput:
     rank: IntArray | None = None
     top_ids: IntArray | None = None
     top_logprobs: FloatArray | None = None
+    reasons: dict[int, str] = field(default_factory=dict)

@@ -172,10 +172,16 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"structured_outputs must be StructuredOutputsParams, got {shown(self.structured_outputs)}",
                 param="structured_outputs",
             )
-        for name, ends_late in (("ignore_eos", self.ignore_eos), ("min_tokens", self.min_tokens > 0)):
-            if ends_late:
+        against = {
+            "ignore_eos": self.ignore_eos,
+            "min_tokens": self.min_tokens > 0,
+            "allowed_token_ids": self.allowed_token_ids is not None,
+        }
+        for name, given in against.items():
+            if given:
                 raise RequestError(
-                    f"{name} does not go with structured_outputs: their form says where the output ends", param=name
+                    f"{name} does not go with structured_outputs: the form alone says what may come and where it ends",
+                    param=name,
                 )
 
     def _check_bias(self) -> None:

@@ -33,6 +33,7 @@ def rerun(executor: Executor, batch: Batch, alive: BoolArray) -> tuple[BatchOutp
     rows of the batch (those of other entries are zero) and the entries at fault. Raises EngineError if several
     entries were run and none of them can be: then it is no request's fault."""
     whole: dict[str, np.ndarray] = {}
+    reasons: dict[int, str] = {}
     culprits: list[int] = []
     entries = np.flatnonzero(alive)
     waiting: list[IntArray] = [entries.astype(np.int32)] if len(entries) else []
@@ -54,9 +55,10 @@ def rerun(executor: Executor, batch: Batch, alive: BoolArray) -> tuple[BatchOutp
                 ) from error
             continue
         _place(whole, output, rows, len(batch.logit_entry))
+        reasons |= {int(rows[row]): reason for row, reason in output.reasons.items()}
     whole.setdefault("tokens", np.zeros(len(batch.logit_entry), np.int32))
     whole.setdefault("failed", np.zeros(len(batch.logit_entry), np.bool_))
-    return BatchOutput(batch.step, **whole), sorted(culprits)
+    return BatchOutput(batch.step, **whole, reasons=reasons), sorted(culprits)
 
 
 def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
@@ -81,7 +83,7 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
 def _place(whole: dict[str, np.ndarray], output: BatchOutput, rows: IntArray, num_rows: int) -> None:
     for field in dataclasses.fields(BatchOutput):
         part = getattr(output, field.name)
-        if field.name == "step" or part is None:
+        if field.name in ("step", "reasons") or part is None:
             continue
         width = part.shape[1:]
         seen = whole.get(field.name)

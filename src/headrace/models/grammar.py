@@ -82,7 +82,7 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 self._tokenizer = _tokenizer(llguidance, self._open_vocabulary(), self._vocab_size)
         limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=1_000_000, max_grammar_size=100_000, max_lexer_states=20_000, verbose_errors=False
+            initial_lexer_fuel=100_000, max_grammar_size=100_000, max_lexer_states=20_000, verbose_errors=False
         )
         try:
             source = _lark(llguidance, wanted)

@@ -10,7 +10,7 @@ import numpy as np
 from headrace.core.batch import BatchOutput, BoolArray, IntArray
 from headrace.core.request import FinishReason, OutputDelta
 from headrace.policy import deltas
-from headrace.policy.roster import Roster
+from headrace.policy.roster import NOT_FINITE, Roster
 from headrace.policy.sequence import Sequence
 from headrace.policy.steady import Steady
 from headrace.policy.step import Step
@@ -52,7 +52,7 @@ def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta
         if state.sequences[slot] is None:
             continue
         if failed[i]:
-            roster.break_off(state[slot], sent[i])
+            roster.break_off(state[slot], sent[i], output.reasons.get(int(rows[i]), NOT_FINITE))
         else:
             _end(roster, state[slot], sent[i], int(index[i]), int(tokens[i]))
     return sent

@@ -141,10 +141,10 @@ class Roster:
         self._finish(sequence, delta, FinishReason.ERROR)
         return delta
 
-    def break_off(self, sequence: Sequence, delta: OutputDelta) -> None:
-        """End a request whose logits were not finite: what this step brought it means nothing."""
+    def break_off(self, sequence: Sequence, delta: OutputDelta, reason: str = NOT_FINITE) -> None:
+        """End a request for which a row of this step has failed: what the step brought it means nothing."""
         self.counters.generated_tokens -= len(delta.token_ids)
-        delta.token_ids, delta.logprobs, delta.error = [], None, NOT_FINITE
+        delta.token_ids, delta.logprobs, delta.error = [], None, reason
         self._leave(sequence, keep=False)
         self._finish(sequence, delta, FinishReason.ERROR)
 

@@ -75,6 +75,29 @@ _RANGES: dict[str, dict[str, Any]] = {
     "cache_salt": {"minLength": 1},
     "deadline_ms": {"minimum": 1, "maximum": LONGEST_MS},
 }
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_JSON_SCHEMA = _object(
+    {
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "schema": {"type": "object"},
+        "strict": {"type": "boolean"},
+    },
+    "schema",
+)
+_TEXT = {"type": "string", "minLength": 1}
+_KINDS: dict[str, dict[str, Any]] = {
+    "json": {"anyOf": [{"type": "object"}, _TEXT]},
+    "regex": _TEXT,
+    "choice": {"type": "array", "items": _TEXT, "minItems": 1},
+    "grammar": _TEXT,
+    "json_object": {"const": True},
+}
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _FORMS: dict[str, dict[str, Any]] = {
     "stop": {
@@ -92,6 +115,22 @@ _FORMS: dict[str, dict[str, Any]] = {
                 "propertyNames": {"pattern": "^[0-9]{1,10}$"},
                 "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
             },
+            {"type": "null"},
+        ]
+    },
+    "response_format": {
+        "anyOf": [
+            _object({"type": {"enum": ["text", "json_object"]}}, "type"),
+            _object({"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA}, "type", "json_schema"),
+            {"type": "null"},
+        ]
+    },
+    "structured_outputs": {
+        "anyOf": [
+            *(
+                _object({name: form, "disable_any_whitespace": {"type": "boolean"}}, name)
+                for name, form in _KINDS.items()
+            ),
             {"type": "null"},
         ]
     },

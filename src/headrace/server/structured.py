@@ -44,7 +44,8 @@ async def check_understood(service: Service, wanted: StructuredOutputsParams | N
     if wanted is None:
         return
     if service.grammars is None:
-        raise RequestError("structured output is not available for this model", param="structured_outputs")
+        param = "structured_outputs" if body.response_format is None else "response_format"
+        raise RequestError("structured output is not available for this model", param=param)
     seconds = service.settings.grammar_timeout
     compiled = asyncio.wrap_future(service.grammars.compile(wanted))
     try:

@@ -9,6 +9,7 @@ from headrace.ops.program import Program
 from headrace.ops.sampling import SamplingTable
 from headrace.ops.step import StepInputs
 from headrace.worker.devices import Device
+from headrace.worker.grammar import Compile, GrammarMasks, no_grammars
 from headrace.worker.inputs import SlotInputs
 from headrace.worker.kv_cache import KVCache
 from headrace.worker.local_executor import LocalExecutor
@@ -25,8 +26,10 @@ def assemble(
     max_model_len: int,
     max_tokens: int,
     depth: int = 1,
+    compile_grammar: Compile = no_grammars,
 ) -> LocalExecutor:
-    """max_tokens: most rows of a step. device chooses who computes (worker/devices.py)."""
+    """max_tokens: most rows of a step. device chooses who computes (worker/devices.py). compile_grammar: for requests
+    with structured_outputs (models/grammar.py)."""
     layouts = program.kv
     cache = KVCache(layouts, num_blocks)
     step = StepInputs(
@@ -39,7 +42,8 @@ def assemble(
     )
     table = SamplingTable(num_slots, program.vocab_size)
     bound, sampler = device(program, step, table)
-    runner = Runner(bound, sampler, table, SlotInputs(step, max_model_len), cache)
+    grammars = GrammarMasks(num_slots, program.vocab_size, compile_grammar)
+    runner = Runner(bound, sampler, table, SlotInputs(step, max_model_len), cache, grammars)
     capacity = Capacity(
         num_slots=num_slots,
         block_size=layouts[0].block_size,

@@ -21,6 +21,15 @@ from headrace.core.structured import StructuredOutputsParams
 
 Compile = Callable[[StructuredOutputsParams], Future[Any]]
 """models/grammar.py: a matcher at its start, to be copied."""
+
+
+def no_grammars(wanted: StructuredOutputsParams) -> Future[Any]:
+    """Where no vocabulary is known, no form can be held to."""
+    failed: Future[Any] = Future()
+    failed.set_exception(EngineError("structured_outputs are not available on this engine: it knows no vocabulary"))
+    return failed
+
+
 _ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -37,6 +46,7 @@ class GrammarMasks:
         self._under_way: Future[StepMasks] | None = None
 
     def join(self, join: SlotJoin) -> None:
+        self.leave(join.slot)
         wanted = join.params.structured_outputs
         if wanted is not None:
             self._matching[join.slot] = _Matching(self._compile(wanted), join.prompt_len)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from headrace.core.batch import Batch, BatchOutput, FloatArray, IntArray
 from headrace.ops.sampling import Sampler, SamplingTable, empty_output
+from headrace.worker.grammar import GrammarMasks
 from headrace.worker.inputs import SlotInputs
 from headrace.worker.kv_cache import KVCache
 
@@ -24,18 +25,26 @@ class Runner:
     """Owns inputs, cache, sampling parameters and program; the parts share memory by construction."""
 
     def __init__(
-        self, program: BoundProgram, sampler: Sampler, table: SamplingTable, inputs: SlotInputs, cache: KVCache
+        self,
+        program: BoundProgram,
+        sampler: Sampler,
+        table: SamplingTable,
+        inputs: SlotInputs,
+        cache: KVCache,
+        grammars: GrammarMasks,
     ) -> None:
         self._program = program
         self._sampler = sampler
         self._table = table
         self._inputs = inputs
         self._cache = cache
+        self._grammars = grammars
 
     def run(self, batch: Batch) -> BatchOutput:
         """Leaves, joins, edits, then the step. If the step raises, only the first three have happened."""
         for slot in batch.leaves:
             self._table.clear(slot)
+            self._grammars.leave(slot)
         for join in batch.joins:
             self._table.set(
                 join.slot,
@@ -45,14 +54,19 @@ class Runner:
                 prompt_len=join.prompt_len,
                 eos_ids=join.eos_ids,
             )
+            self._grammars.join(join)
         self._inputs.apply(batch)
         if len(batch.slots) == 0:
             return empty_output(batch.step, 0, -1)
-        self._inputs.fill(batch)
-        logits = self._program.run()
+        inputs, positions = self._inputs, batch.logit_position + 1
+        inputs.fill(batch)
+        self._grammars.begin(inputs.logit_slots, positions, batch.logit_sample, inputs.tokens)
+        try:
+            logits = self._program.run()
+        finally:
+            form = self._grammars.take()
         if len(batch.logit_entry) == 0:
             return empty_output(batch.step, 0, -1)
-        inputs, positions = self._inputs, batch.logit_position + 1
         output = self._sampler.run(
             batch.step,
             logits,
@@ -61,8 +75,11 @@ class Runner:
             batch.logit_sample,
             batch.logit_top,
             inputs.tokens,
-            batch.masks,
+            None if form is None else form.masks,
         )
+        if form is not None and form.faults:
+            output.failed[list(form.faults)] = True
+            output.reasons.update(form.faults)
         inputs.record(positions, output.tokens)
         return output
 
