@@ -145,4 +145,4 @@ async def test_without_a_vocabulary_no_form_is_taken(engine: FakeEngine) -> None
     app = create_app(engine, ByteTokenizer(), PlainTemplate(), settings())
     async with http(app) as client:
         error = refusal(await client.post(CHAT, json=user("hi", response_format={"type": "json_object"})))
-    assert "not available" in error["message"]
+    assert "response_format is not available" in error["message"]

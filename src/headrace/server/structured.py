@@ -45,7 +45,7 @@ async def check_understood(service: Service, wanted: StructuredOutputsParams | N
         return
     if service.grammars is None:
         param = "structured_outputs" if body.response_format is None else "response_format"
-        raise RequestError("structured output is not available for this model", param=param)
+        raise RequestError(f"{param} is not available here: this engine knows no vocabulary", param=param)
     seconds = service.settings.grammar_timeout
     compiled = asyncio.wrap_future(service.grammars.compile(wanted))
     try:
