@@ -198,13 +198,14 @@ TINY = {
     "q8 weights, int8 cache": ("q8", "int8", (None, None)),
     "q4 weights, bf16 cache": ("q4", "bf16", (None, None)),
     "q4 weights, int8 cache, a window": ("q4", "int8", (None, 20)),
+    "bf16 weights quantized to int4, bf16 cache": ("bf16", "bf16", (None, None), "int4"),
 }
 
 
 @functools.cache
 def tiny(kind: str) -> Model:
-    scheme, kv_dtype, windows = TINY[kind]
-    program = tiny_program(scheme, kv_dtype=kv_dtype, windows=windows)
+    scheme, kv_dtype, windows, *quantization = TINY[kind]
+    program = tiny_program(scheme, kv_dtype=kv_dtype, windows=windows, quantization=(*quantization, "auto")[0])
     return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)))
 
 

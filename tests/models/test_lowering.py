@@ -73,6 +73,27 @@ def program_of(path: Path, quantization: str = "auto", **options: Any) -> Progra
     return lower(model.spec, model.weights, quantization=quantization, **settings)
 
 
+@pytest.mark.parametrize(("quantization", "scheme", "tolerance"), [("int8", "q8", 0.05), ("int4", "q4", 0.5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_floats_are_quantized_on_demand(
+    tmp_path: Path, dtype: torch.dtype, quantization: str, scheme: str, tolerance: float
+) -> None:
+    model = make_checkpoint(tmp_path, kind="qwen2", dtype=dtype, sharpness=1.0)
+    program = program_of(tmp_path, quantization)
+    schemes = {name: matrix.scheme for name in program.matrices for matrix in [program.matrices[name]]}
+    assert schemes.pop("embedding") == schemes.pop("head") == "q8"
+    assert set(schemes.values()) == {scheme}
+    ours = program_log_probabilities(program, tokens(), provider=CpuProgram)
+    assert tolerance / 10 < np.abs(ours - reference_log_probabilities(model, tokens())).mean() <= tolerance
+    assert program.fingerprint != program_of(tmp_path).fingerprint
+
+
+def test_what_is_quantized_stays_as_it_is_and_odd_widths_are_refused(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, intermediate_size=100)
+    with pytest.raises(ModelError, match=r"layer0.down has 100 columns; .* multiple of 32: use auto"):
+        dict(program_of(tmp_path, "int4").matrices)
+
+
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
     assert np.abs(ours - theirs).max() <= TOLERANCE
 

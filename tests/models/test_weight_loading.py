@@ -34,7 +34,7 @@ class RecordingSource:
 def loading(count: int) -> tuple[RecordingSource, LoadingMatrices]:
     source = RecordingSource()
     parts = {f"m{i}": [Part(f"w{i}", (1, 1))] for i in range(count)}
-    return source, LoadingMatrices(DecoderWeights(source, HUB_NAMES), parts, exact=False)  # type: ignore[arg-type]
+    return source, LoadingMatrices(DecoderWeights(source, HUB_NAMES), parts, quantization="auto")  # type: ignore[arg-type]
 
 
 def test_matrices_are_loaded_a_few_ahead_and_let_go_when_the_next_is_taken() -> None:

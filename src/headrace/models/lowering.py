@@ -54,15 +54,16 @@ def lower(
 ) -> Program:
     """Return the program of `rank` among `size`. Its matrices are loaded as they are taken.
 
-    quantization "auto" keeps weights as stored, "none" widens all to float32. max_positions bounds the rope table
-    (default: the model's). Raises ModelError naming what is missing, misshapen or not supported.
+    quantization "auto" keeps weights as stored, "none" widens all to float32, "int8" and "int4" quantize those stored
+    as floats. max_positions bounds the rope table (default: the model's). Raises ModelError naming what is missing,
+    misshapen or not supported.
     """
     check_supported(spec)
     if (rank, size) != (0, 1):
         raise ModelError(f"rank {rank} of {size}: splitting a model over ranks is not available in this version")
     weights.check(spec)
     positions = spec.max_position if max_positions is None else min(max_positions, spec.max_position)
-    matrices = LoadingMatrices(weights, weights.matrices(spec), exact=quantization == "none")
+    matrices = LoadingMatrices(weights, weights.matrices(spec), quantization=quantization)
     program = Program(
         ops=_ops(spec),
         buffers=_buffers(spec),

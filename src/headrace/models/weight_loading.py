@@ -9,30 +9,42 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import ModelError
 from headrace.models.decoder_weights import DecoderWeights, Part
+from headrace.models.formats.join import rows_of
+from headrace.models.formats.quantize import GROUP, to_q4, to_q8
 from headrace.ops.matrix import SCHEME_NAMES, Matrix
+
+FloatMatrix = npt.NDArray[np.float32]
 
 CONVERSION = 1
 """Goes up whenever a stored type becomes another Matrix than before: packed copies of it are then no longer taken."""
 
+_EIGHT_BITS = ("embedding", "head")
+"""What chooses tokens is more sensitive than layers, and read once a step."""
+_FLOATS = (".router",)
+"""Which experts are taken hangs on small differences, and their matrix is small."""
 _THREADS = min(4, os.cpu_count() or 1)
 _AHEAD = 2
 
 
 class LoadingMatrices(Mapping[str, Matrix]):
-    """Matrices by name. Reading one loads it; pop() also forgets it and begins loading those that follow. `notes`
+    """Matrices by name, quantized as Config.quantization asks. Reading one loads it; pop() also forgets it and begins loading those that follow. `notes`
     says what is not computed as it is stored, of all that were loaded."""
 
-    def __init__(self, weights: DecoderWeights, parts: dict[str, list[Part]], *, exact: bool) -> None:
+    def __init__(self, weights: DecoderWeights, parts: dict[str, list[Part]], *, quantization: str) -> None:
         self.notes: list[str] = []
-        self._weights, self._parts, self._exact = weights, dict(parts), exact
+        self._weights, self._parts, self._quantization = weights, dict(parts), quantization
         self._repacked: dict[str, tuple[str, str]] = {}
         self._ahead: dict[str, Future[Matrix]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._taken: list[Part] = []
 
     def __getitem__(self, name: str) -> Matrix:
-        return self._noted(name, self._load(self._parts[name]))
+        return self._noted(name, self._load(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
@@ -48,7 +60,7 @@ class LoadingMatrices(Mapping[str, Matrix]):
             self._pool = ThreadPoolExecutor(_THREADS)
         for following in [name, *(n for n in list(self._parts)[: _AHEAD + 1] if n != name)]:
             if following not in self._ahead:
-                self._ahead[following] = self._pool.submit(self._load, self._parts[following])
+                self._ahead[following] = self._pool.submit(self._load, following)
         matrix = self._ahead.pop(name).result()
         self._taken = self._parts.pop(name)
         if not self._parts:
@@ -61,8 +73,11 @@ class LoadingMatrices(Mapping[str, Matrix]):
         self._release()
         self._parts.clear()
 
-    def _load(self, parts: list[Part]) -> Matrix:
-        return self._weights.load_matrix(parts, exact=self._exact)
+    def _load(self, name: str) -> Matrix:
+        matrix = self._weights.load_matrix(self._parts[name], exact=self._quantization == "none")
+        if self._quantization in ("int8", "int4") and not matrix.quantized and not name.endswith(_FLOATS):
+            return _quantized(name, matrix, 8 if name in _EIGHT_BITS else int(self._quantization[3:]))
+        return matrix
 
     def _release(self) -> None:
         for part in self._taken:
@@ -78,6 +93,18 @@ class LoadingMatrices(Mapping[str, Matrix]):
                 for (stored, scheme), count in counts
             ]
         return matrix
+
+
+def _quantized(name: str, matrix: Matrix, bits: int) -> Matrix:
+    """A float matrix in integers of so many bits. Raises ModelError where its columns do not fall into groups."""
+    n, k = matrix.n, matrix.k
+    if k % GROUP:
+        raise ModelError(f"{name} has {k} columns; quantization int8 and int4 need a multiple of {GROUP}: use auto")
+
+    def floats(rows: slice) -> FloatMatrix:
+        return rows_of(matrix, rows).dequantize()
+
+    return to_q8(n, k, floats, "") if bits == 8 else to_q4(n, k, floats)
 
 
 def load_digests(weights: DecoderWeights, parts: Iterator[Part]) -> dict[str, bytes]:

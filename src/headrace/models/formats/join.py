@@ -36,12 +36,13 @@ def widen(matrix: Matrix) -> Matrix:
 def _as_q8(matrix: Matrix) -> Matrix:
     """q8 with a scale per 32: exact for q8, the nearest for q4."""
     if matrix.scheme == "q4":
-        return to_q8(matrix.n, matrix.k, lambda rows: _rows(matrix, rows).dequantize(), "q4")
+        return to_q8(matrix.n, matrix.k, lambda rows: rows_of(matrix, rows).dequantize(), "q4")
     assert matrix.scale is not None
     return replace(matrix, group=GROUP, scale=np.repeat(matrix.scale, matrix.group // GROUP, axis=1))
 
 
-def _rows(matrix: Matrix, rows: slice) -> Matrix:
+def rows_of(matrix: Matrix, rows: slice) -> Matrix:
+    """Some rows, as views."""
     scale = None if matrix.scale is None else matrix.scale[rows]
     minimum = None if matrix.minimum is None else matrix.minimum[rows]
     data = matrix.data[rows]
