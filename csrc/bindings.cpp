@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <vector>
+
 #include "thread_pool.h"
 
 namespace nb = nanobind;
@@ -23,7 +25,8 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("name", [](const Kernels& self) { return self.table->name; });
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Threads that run programs, the calling one included.")
-      .def(nb::init<int>(), nb::arg("threads"))
+      .def(nb::init<int, const std::vector<int>&>(), nb::arg("threads"), nb::arg("cpus") = std::vector<int>{},
+           "Worker i is kept on the i-th of cpus, the caller is left free. RuntimeError if the system refuses.")
       .def_prop_ro("threads", &ThreadPool::threads);
 
   bind_weights(m);

@@ -1,6 +1,14 @@
 #include "thread_pool.h"
 
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
+#endif
 
 namespace headrace {
 
@@ -17,13 +25,44 @@ inline void pause() {
 #endif
 }
 
-}  // namespace
-
-ThreadPool::ThreadPool(int threads) : threads_(threads < 1 ? 1 : threads) {
-  for (int worker = 1; worker < threads_; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+void pin(std::thread& thread, int cpu) {
+#ifdef __linux__
+  cpu_set_t* const only = CPU_ALLOC(cpu + 1);
+  const size_t size = CPU_ALLOC_SIZE(cpu + 1);
+  CPU_ZERO_S(size, only);
+  CPU_SET_S(cpu, size, only);
+  const int refused = pthread_setaffinity_np(thread.native_handle(), size, only);
+  CPU_FREE(only);
+  if (refused) throw std::runtime_error("a thread cannot be kept on processor " + std::to_string(cpu));
+#else
+  (void)thread;
+  throw std::runtime_error("threads cannot be kept on processors on this system, asked for " + std::to_string(cpu));
+#endif
 }
 
-ThreadPool::~ThreadPool() {
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, const std::vector<int>& cpus) : threads_(threads < 1 ? 1 : threads) {
+  workers_.reserve(threads_ - 1);
+  try {
+    for (int worker = 1; worker < threads_; ++worker) {
+      workers_.emplace_back([this, worker] { work(worker); });
+      if (!cpus.empty()) pin(workers_.back(), cpus[worker % cpus.size()]);
+    }
+  } catch (const std::system_error& error) {
+    const std::string begun = std::to_string(workers_.size() + 1);
+    end();
+    throw std::runtime_error("of " + std::to_string(threads_) + " threads the system allowed " + begun + ": " +
+                             error.what());
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   stop_ = true;
   epoch_.fetch_add(1);
   { std::lock_guard<std::mutex> lock(mutex_); }

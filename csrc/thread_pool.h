@@ -12,7 +12,9 @@ namespace headrace {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // at least 1
+  // threads: at least 1, the caller included. cpus: worker i stays on the i-th of them (the caller, worker 0, is left
+  // free); empty leaves all free. Throws std::runtime_error if the system refuses a thread or a processor.
+  explicit ThreadPool(int threads, const std::vector<int>& cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -53,6 +55,7 @@ class ThreadPool {
   using Erased = void (*)(const void* context, int worker);
   void run_erased(Erased body, const void* context);
   void work(int worker);
+  void end();
   void await_phase_after(unsigned phase) const;
 
   const int threads_;

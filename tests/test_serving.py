@@ -141,6 +141,20 @@ def test_the_engine_is_a_process_of_its_own_in_a_private_folder(server):
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_an_idle_server_uses_no_processor(server):
+    url, process = server
+    complete(url, max_tokens=4)
+    both = [psutil.Process(process.pid), engine_of(process)]
+
+    def used() -> float:
+        return sum(sum(each.cpu_times()[:2]) for each in both)
+
+    time.sleep(0.2)  # what follows a request
+    before = used()
+    time.sleep(1.0)
+    assert used() - before <= 0.05, "processor seconds in one second of waiting"
+
+
 def test_case_48_sigterm_lets_streams_finish_and_refuses_new_requests(default_model, capfd):
     with serving(default_model) as (url, process):
         stream = Stream(url, max_tokens=200)

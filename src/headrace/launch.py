@@ -35,7 +35,7 @@ from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import Progress
 from headrace.worker.assembly import activation_bytes, assemble
 from headrace.worker.devices import cpu_device
-from headrace.worker.machine import available_memory, this_machine
+from headrace.worker.machine import allowed_processors, available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 from headrace.worker.weights import ready_weights
 
@@ -60,6 +60,12 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
     limits = None if config.tenant_limits is None else read_limits(Path(config.tenant_limits))
     machine, available = this_machine(), available_memory()
     threads = machine.threads if config.threads is None else config.threads
+    if threads > machine.threads:
+        raise ConfigError(
+            f"threads must be at most {machine.threads}, the cores that this process may use by affinity and by its "
+            f"container's quota, got {threads}",
+            field="threads",
+        )
     loaded = load_model(Path(config.model))
     _check_weights_fit(config, loaded.spec, available)
     kv_dtype = cast(KVDtype, config.kv_cache_dtype)
@@ -74,6 +80,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
     weights = ready_weights(
         program,
         threads=threads,
+        cpus=allowed_processors() if config.pin_threads else (),
         origin=loaded.path,
         stored_bytes=sum(loaded.weights.source.stored_bytes().values()),
         limit=int(config.packed_cache_gib * 2**30),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -186,6 +188,57 @@ def test_says_what_it_is_and_what_it_holds():
     assert runner.weight_bytes > 0
     assert runner.activation_bytes > 0
     assert [name for name, _ in runner.profile()][:2] == ["embed", "rms_norm"]
+
+
+def test_a_refused_thread_is_an_error_and_no_crash():
+    """In a process of its own, whose address space has no room for so many stacks."""
+    script = """
+import resource, threading
+from pathlib import Path
+from headrace.core.errors import MachineError
+from headrace.ops.cpu_weights import CpuWeights
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+threading.stack_size(0)
+resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))
+try:
+    CpuWeights(200)
+except MachineError as error:
+    print(error)
+CpuWeights(2)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert re.fullmatch(r"threads=200: of 200 threads the system allowed \d+: .*\n", done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
+def test_workers_stay_on_the_processors_they_are_given():
+    """In a process of its own: the masks of its threads."""
+    script = """
+import os
+from pathlib import Path
+from headrace.core.errors import MachineError
+from headrace.ops.cpu_weights import CpuWeights
+allowed = sorted(os.sched_getaffinity(0))
+weights = CpuWeights(3, allowed)
+masks = [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+free = [mask for mask in masks if mask == set(allowed)]
+kept = sorted(mask.pop() for mask in masks if len(mask) == 1)
+wanted = sorted(allowed[i % len(allowed)] for i in (1, 2))
+print(kept == wanted and (len(allowed) == 1 or bool(free)))
+try:
+    CpuWeights(2, [100_000])
+except MachineError as error:
+    print(error)
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert done.stdout.splitlines() == [
+        "True",
+        "threads=2: a thread cannot be kept on processor 100000",
+    ]
 
 
 def test_an_idle_pool_uses_no_processor():

@@ -82,6 +82,7 @@ class Config:
         16.0, "GiB of disk for weights as the kernels read them; the next start is faster. 0: none."
     )
     threads: int | None = _field(None, "Threads of the CPU kernels. Default: the cores this process may use.")
+    pin_threads: bool = _field(False, "Keep each worker of the CPU kernels on a core of its own.")
     isa: str = _field("auto", "Instruction set of the CPU kernels: auto, portable, avx2, avx512.")
     seed: int = _field(0, "Seed from which requests without one get theirs.")
     enable_prefix_caching: bool = _field(True, "Reuse the KV blocks of common prefixes.")

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import headrace._kernels as _kernels
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, MachineError
 from headrace.ops.matrix import Matrix
 from headrace.ops.packed_file import PackedWriter, map_packed
 from headrace.ops.program import Program
@@ -24,12 +24,16 @@ Progress = Callable[[int, int], None]
 class CpuWeights:
     """packed: matrices by name; program.matrices is empty afterwards. pool: the threads that pack and compute."""
 
-    def __init__(self, threads: int) -> None:
-        """No matrices yet. threads: the calling one included. ConfigError for threads that cannot be had."""
+    def __init__(self, threads: int, cpus: Sequence[int] = ()) -> None:
+        """No matrices yet. threads: the calling one included; the others stay on the cpus that follow the first, where
+        any are given. ConfigError for threads that cannot be had, MachineError if the system refuses them."""
         if threads < 1:
             raise ConfigError(f"threads must be at least 1, got {threads}", field="threads")
         self.threads = threads
-        self.pool = _kernels.ThreadPool(threads)
+        try:
+            self.pool = _kernels.ThreadPool(threads, list(cpus))
+        except RuntimeError as error:
+            raise MachineError(f"threads={threads}: {error}") from None
         self.packed: dict[str, Any] = {}
         self.nbytes = 0
         """Bytes of all packed matrices."""

@@ -34,6 +34,11 @@ def allowed_cores(root: Path = Path("/")) -> int:
     return cores
 
 
+def allowed_processors() -> tuple[int, ...]:
+    """Numbers of the processors in the affinity mask; none on systems that have no such mask."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
 def allowed_memory(root: Path = Path("/")) -> int:
     """Bytes of memory this process may use at all: the machine's, or less if its container's limit is less."""
     total = _meminfo(root).get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

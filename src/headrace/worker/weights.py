@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace import __version__
@@ -20,11 +21,18 @@ _SMALLEST_BYTES = 32 * 2**20
 
 
 def ready_weights(
-    program: Program, *, threads: int, origin: Path, stored_bytes: int, limit: int, progress: Progress | None = None
+    program: Program,
+    *,
+    threads: int,
+    cpus: Sequence[int] = (),
+    origin: Path,
+    stored_bytes: int,
+    limit: int,
+    progress: Progress | None = None,
 ) -> CpuWeights:
-    """origin: the model's path. stored_bytes: size of its weights. limit: bytes of disk for all copies together; 0
+    """threads and cpus: as CpuWeights takes them. origin: the model's path. stored_bytes: size of its weights. limit: bytes of disk for all copies together; 0
     neither reads nor keeps any."""
-    weights = CpuWeights(threads)
+    weights = CpuWeights(threads, cpus)
     if limit == 0 or stored_bytes < _SMALLEST_BYTES:
         weights.pack(program, progress=progress)
         return weights
