@@ -32,8 +32,9 @@ _AHEAD = 2
 
 
 class LoadingMatrices(Mapping[str, Matrix]):
-    """Matrices by name, quantized as Config.quantization asks. Reading one loads it; pop() also forgets it and begins loading those that follow. `notes`
-    says what is not computed as it is stored, of all that were loaded."""
+    """Matrices by name, quantized as Config.quantization asks. Reading one loads it; pop() also forgets it and begins
+    loading those that follow. `notes` says what is not computed as it is stored, of all that were loaded.
+    """
 
     def __init__(self, weights: DecoderWeights, parts: dict[str, list[Part]], *, quantization: str) -> None:
         self.notes: list[str] = []

@@ -30,8 +30,8 @@ def ready_weights(
     limit: int,
     progress: Progress | None = None,
 ) -> CpuWeights:
-    """threads and cpus: as CpuWeights takes them. origin: the model's path. stored_bytes: size of its weights. limit: bytes of disk for all copies together; 0
-    neither reads nor keeps any."""
+    """threads and cpus: as CpuWeights takes them. origin: the model's path. stored_bytes: size of its weights. limit:
+    bytes of disk for all copies together; 0 neither reads nor keeps any."""
     weights = CpuWeights(threads, cpus)
     if limit == 0 or stored_bytes < _SMALLEST_BYTES:
         weights.pack(program, progress=progress)

@@ -36,8 +36,9 @@ def to_q8(n: int, k: int, rows: Callable[[slice], Float], stored_as: str) -> Mat
 
 @np.errstate(all="ignore")
 def to_q4(n: int, k: int, rows: Callable[[slice], Float]) -> Matrix:
-    """q4 with a scale and a minimum per 32, of what rows(which) gives as in to_q8: from the least to the largest weight
-    in 15 steps, then the scale and minimum that come nearest (in squares) with the integers so found, and these again."""
+    """q4 with a scale and a minimum per 32, of what rows(which) gives as in to_q8: in 15 steps from the least to the
+    largest weight, then with the scale and minimum that come nearest (in squares) for the integers so found.
+    """
     data = np.empty((n, k // GROUP, GROUP // 2), np.uint8)
     scale, minimum = np.empty((2, n, k // GROUP), np.float32)
     for part in _few_rows(n, k):
@@ -49,8 +50,8 @@ def to_q4(n: int, k: int, rows: Callable[[slice], Float]) -> Matrix:
         spread = np.square(centred).sum(axis=2)
         fitted = np.where(spread > 0, (centred * values).sum(axis=2) / spread, 0).astype(np.float32)
         scale[part], minimum[part] = _short(fitted), _short(mean - fitted * mean_q)
-        q = _steps(values, scale[part], minimum[part]).astype(np.uint8)
-        data[part] = q[:, :, : GROUP // 2] | q[:, :, GROUP // 2 :] << np.uint8(4)
+        fours: npt.NDArray[np.uint8] = _steps(values, scale[part], minimum[part]).astype(np.uint8)
+        data[part] = fours[:, :, : GROUP // 2] | fours[:, :, GROUP // 2 :] << np.uint8(4)
     return Matrix("q4", n, k, data, GROUP, scale, minimum)
 
 
