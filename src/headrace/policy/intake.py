@@ -6,6 +6,7 @@ classes give way (preemption.py), unless even that would not make it fit.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,8 @@ class Intake:
         # (queue.version, blocks.version) when last nobody could join, and the step at which to look again.
         self._stuck: tuple[int, int] | None = None
         self._look_at = 0
+        # Blocks that running requests still lack for what they joined with, while admit() runs.
+        self._promised: list[int] | None = None
 
     def hopeless(self, step: int) -> bool:
         """Whether nobody can join in this step, as far as can be told at a glance."""
@@ -66,6 +69,7 @@ class Intake:
         gone: list[int] = []
         passed: list[Sequence] = []
         all_tried = True
+        self._promised = None
         while not self.hopeless(step) and len(passed) < _MOST_TRIED:
             if any(one.passed >= MOST_PASSED for one in passed):
                 break
@@ -78,7 +82,7 @@ class Intake:
                 all_tried = False
                 break
             queue.pop()
-            victims = self._victims(head, hit, budget, planned, {one.join.slot for one in joined})
+            victims = self._victims(head, hit, budget, planned, joined)
             if victims is None:
                 passed.append(head)
                 if budget.left == 0:
@@ -90,6 +94,7 @@ class Intake:
                     roster.preempt(roster.slots[slot])
                     budget.left += int(planned[slot])
                 gone += victims
+                self._promised = None
                 hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable)
             joined.append(self._join(head, hit, budget))
             for one in passed:
@@ -98,16 +103,20 @@ class Intake:
                 break
         for one in passed:
             queue.push(one)
+        if joined:
+            ends = [one.start + one.count for one in joined]
+            grown = roster.blocks.grow(_int32(one.join.slot for one in joined), _int32(ends))
+            assert grown, "blocks that fit could not be taken"
         if all_tried and not joined:
             self._stuck = (queue.version, roster.blocks.version)
             self._look_at = step + _LOOK_AGAIN
         return joined, gone
 
     def _victims(
-        self, sequence: Sequence, hit: Hit, budget: StepBudget, planned: IntArray, fresh: set[int]
+        self, sequence: Sequence, hit: Hit, budget: StepBudget, planned: IntArray, joined: list[Newcomer]
     ) -> list[int] | None:
         """The fewest slots that must give way for this request to fit; None if it does not even then. Those that
-        joined just now (fresh) do not."""
+        joined just now do not."""
         roster = self._roster
 
         def fits(victims: IntArray) -> bool:
@@ -119,8 +128,10 @@ class Intake:
 
         if fits(EMPTY):
             return []
+        if sequence.priority >= roster.slots.worst_priority:
+            return None
         candidates = yielding(roster.slots, sequence.priority, self._patience)
-        candidates = candidates[~np.isin(candidates, list(fresh))]
+        candidates = candidates[~np.isin(candidates, [one.join.slot for one in joined])]
         low, high = 1, len(candidates) + 1
         while low < high:
             middle = (low + high) // 2
@@ -134,8 +145,10 @@ class Intake:
         count = budget.offer(hit.tokens, sequence.needed - hit.tokens)
         budget.take(hit.tokens, count)
         join = self._roster.join(sequence, hit)
-        grown = self._roster.blocks.grow(np.array([join.slot], np.int32), np.array([hit.tokens + count], np.int32))
-        assert grown, "blocks that fit could not be taken"
+        if self._promised is not None:
+            slot = _int32([join.slot])
+            lacking = self._roster.blocks.lacking(slot, self._roster.slots.start[slot])
+            self._promised = [a + b for a, b in zip(self._promised, lacking, strict=True)]
         return Newcomer(join, hit.tokens, count)
 
     def _fits_beside(self, sequence: Sequence, hit: Hit, without: IntArray) -> bool:
@@ -143,9 +156,16 @@ class Intake:
         requests still lack for what they joined with is theirs, and one block more for each of them, so that none is
         preempted as soon as it needs its next."""
         roster = self._roster
-        behind = np.fromiter(roster.behind, np.int32, len(roster.behind))
         if len(without):
-            behind = np.setdiff1d(behind, without)
-        promised = roster.blocks.lacking(behind, roster.slots.start[behind])
+            promised = self._lacking(np.setdiff1d(_int32(roster.behind), without))
+        else:
+            promised = self._promised = self._promised or self._lacking(_int32(roster.behind))
         reserve = roster.slots.num_taken - len(without)
         return roster.blocks.fits(hit, sequence.needed, reserve, promised, without)
+
+    def _lacking(self, behind: IntArray) -> list[int]:
+        return self._roster.blocks.lacking(behind, self._roster.slots.start[behind])
+
+
+def _int32(values: Iterable[int]) -> IntArray:
+    return np.fromiter(values, np.int32)

@@ -82,10 +82,10 @@ class LinearPrior:
 _FEATURES = 7
 # Steps of its kind after which a step counts half: without longer entries, with them.
 _HALF_LIVES = (256, 64)
-# Steps after which a prediction is preceded by a fit. Though nobody asks, one is made at the latest after _FIT_LATEST
-# steps, or when half of all steps are new; the first _WARM steps are fitted at once.
-_FIT_EVERY = 32
-_FIT_LATEST = 256
+# Noted steps that a prediction learns from first. Though nobody asks, they are learnt from at the latest when they are
+# so many, or half of all steps; the first _WARM steps at once.
+_LEARN_EVERY = 32
+_LEARN_LATEST = 256
 _WARM = 8
 # Relative error up to which a step has its full weight.
 _TRUSTED = 0.25
@@ -93,22 +93,23 @@ _TRUSTED = 0.25
 _PULL = 1e-3
 _SWEEPS = 24
 _SHORTEST = 1e-9
+_FOREVER = float("inf")
 _REMEMBERED_ERRORS = 128
 
 
 class LatencyModel:
     """seconds = sum of coefficients >= 0 times (the prior's seconds, 1, tokens, requests, decode context, prefill
-    pairs, logit rows). Starts as the prior alone."""
+    pairs, logit rows). Starts as the prior alone. What is observed is only noted until it is needed."""
 
     def __init__(self, prior: Prior | None = None) -> None:
         self._prior: Prior = prior or LinearPrior()
-        self._coefficients = [1.0, *[0.0] * (_FEATURES - 1)]
+        self._coefficients: Matrix = np.array([1.0, *[0.0] * (_FEATURES - 1)])
         # Normal equations of each kind of step: without longer entries, with them.
         self._gram: list[Matrix] = [np.zeros((_FEATURES, _FEATURES)) for _ in range(2)]
         self._target: list[Matrix] = [np.zeros(_FEATURES) for _ in range(2)]
-        self._waiting: tuple[list[list[float]], list[list[float]]] = ([], [])
+        self._noted: list[tuple[StepWork, float]] = []
         self._errors: deque[float] = deque(maxlen=_REMEMBERED_ERRORS)
-        self._observed = self._unfitted = 0
+        self._observed = 0
 
     @property
     def observed(self) -> int:
@@ -119,34 +120,23 @@ class LatencyModel:
     def error(self) -> float | None:
         """Median of |predicted - taken| / taken over the last steps, each predicted before it was learnt from. None
         before the first step."""
+        self._learn()
         return float(np.median(self._errors)) if self._errors else None
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step of this work will take, above 0."""
-        if self._unfitted >= _FIT_EVERY:
-            self._fit()
-        return self._sum(self._features(work))
+        if len(self._noted) >= _LEARN_EVERY:
+            self._learn()
+        return max(float(np.dot(self._coefficients, self._features(work))), _SHORTEST)
 
     def observe(self, work: StepWork, seconds: float) -> None:
         """Learn that a step of this work took so long. Raises ValueError unless seconds is finite and not negative."""
-        if not 0 <= seconds < float("inf"):
+        if not 0 <= seconds < _FOREVER:
             raise ValueError(f"seconds must be finite and at least 0, got {seconds}")
-        seconds = max(seconds, _SHORTEST)
-        features = self._features(work)
-        predicted = self._sum(features)
-        relative = abs(predicted - seconds) / seconds
-        self._errors.append(relative)
-        # Relative to the longer of both, so that neither a stall nor a step that took next to nothing rules the fit.
-        scale = max(seconds, predicted)
-        off = abs(predicted - seconds) / scale
-        weight = 1.0 if off <= _TRUSTED or self._observed < _WARM else (_TRUSTED / off) ** 2
-        scale /= weight**0.5
-        waiting = self._waiting[work.tokens > work.requests]
-        waiting.append([*(value / scale for value in features), seconds / scale])
+        self._noted.append((work, seconds))
         self._observed += 1
-        self._unfitted += 1
-        if self._observed <= _WARM or self._unfitted >= min(self._observed // 2, _FIT_LATEST):
-            self._fit()
+        if len(self._noted) >= _LEARN_LATEST or self._observed <= _WARM or len(self._noted) * 2 > self._observed:
+            self._learn()
 
     def _features(self, work: StepWork) -> tuple[float, ...]:
         return (
@@ -159,28 +149,42 @@ class LatencyModel:
             work.logit_rows,
         )
 
-    def _sum(self, features: tuple[float, ...]) -> float:
-        total = sum(c * value for c, value in zip(self._coefficients, features, strict=True))
-        return max(total, _SHORTEST)
+    def _learn(self) -> None:
+        """Take in the steps that were noted, and fit anew."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        features = np.array([self._features(work) for work, _ in noted])
+        taken = np.maximum(np.array([seconds for _, seconds in noted]), _SHORTEST)
+        longer = np.array([work.tokens > work.requests for work, _ in noted])
+        predicted = np.maximum(features @ self._coefficients, _SHORTEST)
+        self._errors.extend((np.abs(predicted - taken) / taken).tolist())
+        # Relative to the longer of both, so that neither a stall nor a step that took next to nothing rules the fit.
+        scale = np.maximum(taken, predicted)
+        if self._observed > _WARM:
+            off = np.abs(predicted - taken) / scale
+            scale *= np.maximum(off / _TRUSTED, 1.0)
+        features, target = features / scale[:, None], taken / scale
+        for kind, half_life in enumerate(_HALF_LIVES):
+            of_kind = np.flatnonzero(longer == bool(kind))
+            count = len(of_kind)
+            if not count:
+                continue
+            keep = 0.5 ** (np.arange(count - 1, -1, -1) / half_life)
+            mine = features[of_kind]
+            weighted = mine.T * keep
+            older = 0.5 ** (count / half_life)
+            self._gram[kind] = self._gram[kind] * older + weighted @ mine
+            self._target[kind] = self._target[kind] * older + weighted @ target[of_kind]
+        self._fit()
 
     def _fit(self) -> None:
-        """Take in the steps that wait, and descend one coefficient after the other from the last fit."""
-        self._unfitted = 0
-        for kind, waiting in enumerate(self._waiting):
-            if not waiting:
-                continue
-            rows = np.array(waiting)
-            waiting.clear()
-            keep = 0.5 ** (np.arange(len(rows) - 1, -1, -1) / _HALF_LIVES[kind])
-            older = 0.5 ** (len(rows) / _HALF_LIVES[kind])
-            features, taken = rows[:, :-1] * keep[:, None], rows[:, -1]
-            self._gram[kind] = self._gram[kind] * older + features.T @ rows[:, :-1]
-            self._target[kind] = self._target[kind] * older + features.T @ taken
+        """Descend one coefficient after the other from the last fit."""
         gram, target = self._gram[0] + self._gram[1], self._target[0] + self._target[1]
         scale = np.sqrt(np.diag(gram))
         scale[scale == 0] = 1.0
         matrix: list[list[float]] = (gram / np.outer(scale, scale)).tolist()
-        scaled = [c * s for c, s in zip(self._coefficients, scale.tolist(), strict=True)]
+        scaled: list[float] = (self._coefficients * scale).tolist()
         wanted: list[float] = (target / scale).tolist()
         last = list(scaled)
         for _ in range(_SWEEPS):
@@ -189,4 +193,4 @@ class LatencyModel:
                     continue
                 rest = sum(a * b for a, b in zip(row, scaled, strict=True)) - row[i] * scaled[i]
                 scaled[i] = max(0.0, (wanted[i] + _PULL * last[i] - rest) / (row[i] + _PULL))
-        self._coefficients = [value / s for value, s in zip(scaled, scale.tolist(), strict=True)]
+        self._coefficients = np.array(scaled) / scale
