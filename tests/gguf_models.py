@@ -3,7 +3,7 @@ gguf package's own map, norms of Gemma stored whole, rotary pairs of q and k adj
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,17 @@ def write_family_gguf(
     path: Path,
     model: transformers.PreTrainedModel,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    *,
+    experts_apart: bool = False,
+    more: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> None:
-    """Matrices in `kind`, save routers; all else in float32."""
+    """Matrices in `kind`, save routers; all else in float32. experts_apart: a tensor for each, as in early files.
+    more: writes further settings."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
     _write_settings(writer, config)
+    more(writer)
     known = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     for name, values in _tensors(model):
@@ -49,7 +54,11 @@ def write_family_gguf(
         assert stored is not None, name
         stored = stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight"
         type_ = gguf.GGMLQuantizationType.F32 if values.ndim == 1 or "gate_inp" in stored else kind
-        writer.add_tensor(stored, gguf.quantize(values, type_), raw_dtype=type_)
+        parts = {stored: values}
+        if experts_apart and "_exps" in stored:
+            parts = {stored.replace("_exps", f".{e}"): values[e] for e in range(len(values))}
+        for part, content in parts.items():
+            writer.add_tensor(part, gguf.quantize(content, type_), raw_dtype=type_)
     for which in ("short", "long"):
         factors = config.rope_parameters.get(f"{which}_factor")
         if factors:

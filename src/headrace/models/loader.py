@@ -10,7 +10,8 @@ from pathlib import Path
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import ModelSpec
 from headrace.models.decoder_weights import DecoderWeights
-from headrace.models.families.family import Fields, TensorFacts
+from headrace.models.families.experts import gguf_expert_names
+from headrace.models.families.family import MAX_LAYERS, Fields, TensorFacts
 from headrace.models.families.registry import family_of_config, family_of_gguf
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.formats.packed_source import PackedSource
@@ -43,9 +44,9 @@ def _load_gguf(path: Path) -> LoadedModel:
     file = GGUFFile(path)
     architecture = file.get("general.architecture")
     family = family_of_gguf(architecture, path)
-    header = Fields(file.scalars(), path, f"{architecture}.")
+    header = Fields({**file.scalars(), **file.lists(MAX_LAYERS)}, path, f"{architecture}.")
     present = set(file.names())
-    names = family.gguf_names
+    names = gguf_expert_names(family.gguf_names, present)
     if names.embedding not in present:
         raise ModelError(f"{path}: tensor {names.embedding} is missing")
     factors = {field: tuple(map(float, file.vector(name))) for field, name in _ROPE_FACTORS.items() if name in present}

@@ -69,8 +69,13 @@ def from_gguf(
     activation: Literal["silu", "gelu_tanh"] = "silu",
     mlp_width: str = "feed_forward_length",
     qkv_bias: bool = False,
+    windows: bool = False,
 ) -> ModelSpec:
-    """ModelSpec of GGUF metadata. mlp_width: the setting that holds the width of the feed-forward layers."""
+    """ModelSpec of GGUF metadata. mlp_width: the setting that holds the width of the feed-forward layers. windows:
+    whether the caller sees to windows; else a file that has them is refused."""
+    if header.get("attention.sliding_window") and not windows:
+        size = header.get("attention.sliding_window")
+        raise header.error("attention.sliding_window", size, f"absent: no {family} of GGUF is known to have windows")
     hidden, heads = header.integer("embedding_length"), header.integer("attention.head_count")
     head_dim = header.integer("attention.key_length", hidden // heads if heads <= hidden else 1)
     if header.integer("attention.value_length", head_dim) != head_dim:
@@ -164,6 +169,22 @@ def windows_by_type(config: Fields, default: Callable[[int], bool]) -> tuple[int
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def gguf_window(header: Fields) -> int | None:
-    """attention.sliding_window, None where it is 0 or absent."""
-    return header.integer("attention.sliding_window") if header.get("attention.sliding_window") else None
+def gguf_windows(
+    header: Fields, layers: int, default: Callable[[int], bool], window: int | None = None
+) -> tuple[int | None, ...]:
+    """The window of each layer: attention.sliding_window (where it is absent, `window`; 0 is none) in those layers that
+    attention.sliding_window_pattern says: a list has true for them, a number n leaves out every n-th, and 0 none. Where
+    it is absent, default(layer) says."""
+    size, pattern = header.get("attention.sliding_window"), header.get("attention.sliding_window_pattern")
+    if size != 0 or isinstance(size, bool):
+        window = header.integer("attention.sliding_window") if size is not None else window
+    else:
+        window = None
+    if isinstance(pattern, list) and len(pattern) == layers and {*map(repr, pattern)} <= {"True", "False", "0", "1"}:
+        return tuple(window if local else None for local in pattern)
+    if pattern is None:
+        return tuple(window if default(i) else None for i in range(layers))
+    if isinstance(pattern, bool) or not isinstance(pattern, int) or not 0 <= pattern <= MAX_LAYERS:
+        expected = f"a number from 0 to {MAX_LAYERS}, or a list of {layers} of true, false"
+        raise header.error("attention.sliding_window_pattern", pattern, expected)
+    return tuple(window if pattern == 0 or (i + 1) % pattern else None for i in range(layers))

@@ -4,11 +4,26 @@ takes. The layers' width is already that of one expert.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
-from headrace.models.families.family import Fields
+from headrace.models.families.family import Fields, WeightNames
 
 MAX_EXPERTS = 4096
+
+
+def gguf_expert_names(names: WeightNames, present: Collection[str]) -> WeightNames:
+    """Early files of Mixtral have a tensor for each expert where later ones have one for all."""
+    if "blk.0.ffn_gate.0.weight" not in present:
+        return names
+    return replace(
+        names,
+        expert_gate="blk.{i}.ffn_gate.{e}.weight",
+        expert_up="blk.{i}.ffn_up.{e}.weight",
+        expert_down="blk.{i}.ffn_down.{e}.weight",
+    )
 
 
 def of_config(spec: ModelSpec, config: Fields, *, count: str, normalize: bool) -> ModelSpec:

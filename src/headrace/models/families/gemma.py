@@ -45,7 +45,7 @@ def config_spec(family: str, config: Fields, *, theta: float) -> ModelSpec:
 def gguf_spec(family: str, header: Fields, facts: TensorFacts, *, layers_of_27b: int, softcaps: Caps) -> ModelSpec:
     """The largest model of a generation scales attention by hidden / heads, the others by the head's size.
     softcaps: of scores and logits, where the file has none."""
-    spec = dense.from_gguf(family, header, facts, activation="gelu_tanh")
+    spec = dense.from_gguf(family, header, facts, activation="gelu_tanh", windows=True)
     attention = spec.layers[0].attention
     size = spec.hidden / attention.heads if len(spec.layers) == layers_of_27b else attention.head_dim
     scores, logits = (

@@ -21,8 +21,8 @@ def _from_config(config: Fields) -> ModelSpec:
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
     spec = gemma.gguf_spec("gemma2", header, facts, layers_of_27b=46, softcaps=(50.0, 30.0))
-    window = dense.gguf_window(header) or 4096  # early files do not say it
-    return dense.with_windows(spec, tuple(window if _is_local(i) else None for i in range(len(spec.layers))))
+    # Early files do not say the window.
+    return dense.with_windows(spec, dense.gguf_windows(header, len(spec.layers), _is_local, window=4096))
 
 
 GEMMA2 = Family(

@@ -52,9 +52,7 @@ def _local_rope(config: Fields, head_dim: int) -> Rope:
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
     spec = gemma.gguf_spec("gemma3", header, facts, layers_of_27b=62, softcaps=(None, None))
     spec = dense.with_attention(spec, qk_norm="head")
-    window = dense.gguf_window(header)
-    pattern = header.integer("attention.sliding_window_pattern", _PATTERN)
-    windows = tuple(window if (i + 1) % pattern else None for i in range(len(spec.layers)))
+    windows = dense.gguf_windows(header, len(spec.layers), lambda layer: (layer + 1) % _PATTERN != 0)
     theta = header.number("rope.freq_base_swa", _LOCAL_THETA)
     return dense.with_windows(spec, windows, Rope(theta, spec.layers[0].attention.head_dim))
 

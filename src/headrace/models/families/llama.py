@@ -17,8 +17,8 @@ def _from_config(config: Fields) -> ModelSpec:
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
-    spec = dense.from_gguf("llama", header, facts)
-    spec = dense.with_windows(spec, (dense.gguf_window(header),) * len(spec.layers))
+    spec = dense.from_gguf("llama", header, facts, windows=True)
+    spec = dense.with_windows(spec, dense.gguf_windows(header, len(spec.layers), lambda layer: True))
     return experts.of_gguf(spec, header, normalize=True) if header.get("expert_count") else spec
 
 

@@ -19,8 +19,8 @@ def _from_config(config: Fields) -> ModelSpec:
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:
-    spec = dense.from_gguf("phi3", header, facts)
-    return dense.with_windows(spec, (dense.gguf_window(header),) * len(spec.layers))
+    spec = dense.from_gguf("phi3", header, facts, windows=True)
+    return dense.with_windows(spec, dense.gguf_windows(header, len(spec.layers), lambda layer: True))
 
 
 PHI3 = Family(

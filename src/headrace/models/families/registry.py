@@ -43,7 +43,8 @@ FAMILIES: tuple[Family, ...] = (*DENSE, *MIXTURES)
 
 _BY_ARCHITECTURE = {name: family for family in (*FAMILIES, *DESCRIBED) for name in family.architectures}
 _SUPPORTED = {name: family for name, family in _BY_ARCHITECTURE.items() if family in FAMILIES}
-_BY_GGUF = {family.gguf: family for family in FAMILIES if family.gguf is not None}
+_BY_GGUF = {family.gguf: family for family in (*FAMILIES, *DESCRIBED) if family.gguf is not None}
+_SUPPORTED_GGUF = {name: family for name, family in _BY_GGUF.items() if family in FAMILIES}
 
 
 def family_of_config(architectures: object, path: Path) -> Family:
@@ -54,7 +55,7 @@ def family_of_config(architectures: object, path: Path) -> Family:
 
 def family_of_gguf(architecture: object, path: Path) -> Family:
     """Family of GGUF's general.architecture. Raises ModelError listing the supported ones and the nearest."""
-    return _find(architecture, _BY_GGUF, _BY_GGUF, path)
+    return _find(architecture, _BY_GGUF, _SUPPORTED_GGUF, path)
 
 
 def _find(name: object, known: dict[str, Family], supported: dict[str, Family], path: Path) -> Family:

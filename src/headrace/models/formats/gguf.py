@@ -107,6 +107,11 @@ class GGUFFile:
         """All entries that are not arrays."""
         return {key: value for key, value in self._entries.items() if not isinstance(value, _Array)}
 
+    def lists(self, longest: int) -> dict[str, list[int | float | bool]]:
+        """All arrays of at most `longest` numbers."""
+        arrays = {k: v for k, v in self._entries.items() if isinstance(v, Array)}
+        return {k: self.numbers(k).tolist() for k, v in arrays.items() if v.kind != STRING and v.count <= longest}
+
     def strings(self, key: str) -> list[str]:
         """An array of strings. Raises ModelError if it is absent, of another type, or not UTF-8."""
         array = self._array(key)
