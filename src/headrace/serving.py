@@ -52,7 +52,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
+        why = (error.strerror if isinstance(error, OSError) else None) or error
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error}; choose another --host or --port", field="port"
+            f"cannot listen on {host}:{port}: {why}; choose another --host or --port", field="port"
         ) from error
     return listener

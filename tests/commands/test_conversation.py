@@ -79,3 +79,22 @@ def test_a_refused_question_is_forgotten(capsys):
 def test_a_dead_engine_ends_the_conversation():
     with pytest.raises(EngineError):
         converse(Model(), Typist("die", "never asked"))
+
+
+def test_through_a_pipe_nobody_is_prompted_and_refusals_are_counted(capsys):
+    prompts = []
+    lines = iter(["one", "refuse", "two"])
+
+    def read(prompt):
+        prompts.append(prompt)
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    assert converse(Model(), read, typed=False) == 1
+    said = capsys.readouterr()
+    assert set(prompts) == {""}
+    assert said.out.endswith("3 messages\n")
+    assert "too long" in said.err
+    assert converse(Model(), Typist("hello")) == 0

@@ -19,6 +19,8 @@ def test_a_model_is_described_from_its_headers(tmp_path: Path, default_model: Pa
     assert (report["parameters"], report["context"], report["chat_template"]) == (134_515_008, 8192, True)
     assert report["kv_per_token_bytes"]["bf16_bytes"] == 30 * 3 * 64 * 2 * 2
     assert set(report["stored"]) == {"F32_bytes", "Q4_1_bytes", "Q8_0_bytes"}
+    assert report["computed"] == {"Q4_1": "as stored", "Q8_0": "as stored"}
+    assert (report["tokenizer"], report["template_takes"]) == ("BPE (tokenizer.json)", ["add_generation_prompt"])
 
 
 def test_everything_that_would_be_refused_is_listed(tmp_path: Path) -> None:
@@ -40,3 +42,9 @@ def test_a_gguf_file_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     status, report = inspect(path, tmp_path)
     assert status == 2 and len(report["refused"]) == 1
     assert set(report["stored"]) == {"F32_bytes", "Q5_0_bytes"}
+
+
+def test_types_that_will_be_repacked_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, make_checkpoint(tmp_path), gguf.GGMLQuantizationType.Q5_1)
+    assert inspect(path, tmp_path)[1]["computed"] == {"Q5_1": "8-bit integers with a scale per 32"}

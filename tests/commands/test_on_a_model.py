@@ -13,6 +13,8 @@ import pytest
 
 from headrace import LLM, SamplingParams, cli
 from headrace.bench.startup import answers, free_port, running_server
+from headrace.commands import local
+from headrace.models.text import TextModel
 
 SMALL = ["--max-model-len", "256", "--num-kv-blocks", "64", "--max-num-seqs", "4"]
 SETTINGS = {"max_model_len": 256, "num_kv_blocks": 64, "max_num_seqs": 4}
@@ -22,6 +24,11 @@ PROMPT = "The capital of France is"
 @pytest.fixture(scope="module")
 def llm(default_model: Path) -> LLM:
     return LLM(model=str(default_model), **SETTINGS)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def run(*arguments: str) -> int:
@@ -58,6 +65,7 @@ def test_chat_answers_line_by_line(default_model, llm, monkeypatch, capsys):
         return line
 
     monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr("sys.stdin", Terminal())
     assert run("chat", str(default_model), "--temperature", "0", "--max-tokens", "6") == 0
     params = SamplingParams(temperature=0, max_tokens=6)
     messages = [{"role": "user", "content": "What is the capital of France?"}]
@@ -155,3 +163,18 @@ def test_a_server_needs_no_torch_and_chat_reaches_it(default_model, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip("> \n")) > 0
     assert child.returncode == 0, log.read_text()
+
+
+def test_chat_through_a_pipe_fails_if_a_line_was_refused(default_model, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n" + "word " * 400 + "\n"))
+    assert run("chat", str(default_model), "--max-tokens", "2") == 1
+    said = capsys.readouterr()
+    assert "context is 256 tokens" in said.err
+    assert "> " not in said.out
+
+
+def test_chat_with_a_model_that_cannot_is_refused_at_once(default_model, monkeypatch, capsys):
+    monkeypatch.setattr(local, "load_text", lambda path: TextModel(None, None, {}))
+    monkeypatch.setattr(local, "build_engine", lambda config: pytest.fail("its weights were loaded"))
+    assert run("chat", str(default_model)) == 2
+    assert "has no chat template: use `headrace generate`" in capsys.readouterr().err

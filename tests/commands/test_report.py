@@ -38,3 +38,8 @@ def test_json_has_the_values_unrounded(tmp_path, capsys):
     file = tmp_path / "report.json"
     show(REPORT, file)
     assert json.loads(file.read_text()) == REPORT
+
+
+def test_what_is_empty_shows_as_a_dash(capsys):
+    show({"windows": [], "defaults": {}, "name": "", "none": None, "zero": 0, "kept": ["a"]}, None)
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["-", "-", "-", "-", "0", "a"]

@@ -139,21 +139,37 @@ def test_what_the_hub_refuses_says_what_to_do(
     assert locate(small_hub, tmp_path, model, revision=revision)[0].startswith(message)
 
 
+def inspected(server: SmallHub, folder: Path, model: str) -> dict:
+    """The report of `headrace inspect`."""
+    report = folder / "report.json"
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment |= {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HEADRACE_CACHE": str(folder / "cache")}
+    command = [sys.executable, "-m", "headrace", "inspect", model, "--json", str(report)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    assert report.exists(), done.stderr
+    return json.loads(report.read_text())
+
+
 def test_a_model_is_inspected_without_its_weights(
     small_hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_checkpoint(tmp_path / "m")
     for name in ("config.json", "model.safetensors"):
         monkeypatch.setitem(WANTED, name, (tmp_path / "m" / name).read_bytes())
-    report = tmp_path / "report.json"
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    environment |= {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": f"http://127.0.0.1:{small_hub.server_port}"}
-    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, "-m", "headrace", "inspect", "org/name", "--json", str(report)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
-    assert report.exists(), done.stderr
-    shown = json.loads(report.read_text())
+    shown = inspected(small_hub, tmp_path, "org/name")
     assert shown["stored"] == {"F32_bytes": 4 * shown["parameters"]}
     assert [reason for reason in shown["refused"] if "tokenizer" not in reason] == []
     got = sum(size for path, size in small_hub.parts if path.endswith("model.safetensors"))
     assert 0 < got < len(WANTED["model.safetensors"]) / 4
+
+
+def test_a_gguf_model_is_inspected_without_its_weights(
+    small_hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default_model: Path
+) -> None:
+    monkeypatch.setitem(OTHERS, "org-Q4_1.gguf", default_model.read_bytes())
+    shown = inspected(small_hub, tmp_path, "hf:org/name:q4_1")
+    assert (shown["refused"], shown["parameters"]) == ([], 134_515_008)
+    assert set(shown["stored"]) == {"F32_bytes", "Q4_1_bytes", "Q8_0_bytes"}
+    assert shown["tokenizer"] == "BPE (tokenizer.json)"
+    assert 0 < sum(size for _, size in small_hub.parts) < default_model.stat().st_size / 10

@@ -94,7 +94,7 @@ async def test_a_body_at_the_limit_passes(make_app: Callable[..., Starlette]) ->
 
 
 @pytest.mark.parametrize(
-    "body", [user("word " * 5_400_000), {"prompt": "word " * 5_400_000}, {"prompt": [1, 22] * 4_500_000}]
+    "body", [user("word " * 5_400_000), {"prompt": "word " * 5_400_000}, {"prompt": [1234, 1234567] * 2_090_000}]
 )
 async def test_case_44_health_answers_while_a_large_body_is_read(
     app: Starlette, port: int, body: dict[str, Any]
@@ -112,6 +112,30 @@ async def test_case_44_health_answers_while_a_large_body_is_read(
         error = refusal(await large)
         assert error["code"] == "context_length_exceeded"
         assert answered > 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": [' + b"[1]," * 7_800_000 + b"[1]]}",
+        b'{"prompt": [' + b"{}," * 300_000 + b"{}]}",
+        b'{"prompt": [' + b'"",' * 10_000_000 + b'""]}',
+        b'{"prompt": [' + b"1," * 15_000_000 + b"1]}",
+    ],
+    ids=["arrays", "objects", "strings", "numbers"],
+)
+async def test_millions_of_tiny_values_are_refused_unparsed(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr("headrace.server.body._parse", lambda data: pytest.fail("it was parsed"))
+    response = await client.post(COMPLETIONS, content=body, headers={"content-type": "application/json"})
+    assert refusal(response, 413)["code"] == "body_too_large"
+
+
+async def test_a_long_text_full_of_commas_is_read(make_app: Callable[..., Starlette]) -> None:
+    transport = httpx.ASGITransport(make_app(max_body_values=200))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.post(COMPLETIONS, json={"prompt": "a,b" * 50})).status_code == 200
 
 
 async def test_text_that_cannot_fit_is_not_tokenized(make_app: Callable[..., Starlette]) -> None:

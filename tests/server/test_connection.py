@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -96,3 +97,21 @@ async def test_a_path_with_a_slash_too_many_is_unknown(app: Starlette) -> None:
 async def test_an_encoded_body_is_refused(app: Starlette) -> None:
     status, answer = await exchange(app, POST + b"content-encoding: gzip\r\n\r\n" + BODY)
     assert (status, answer["error"]["code"]) == (415, "unsupported_media_type")
+
+
+async def test_the_kernel_bounds_what_is_left_unread(app: Starlette, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded: list[tuple[int, int]] = []
+    bound = connection._bound_silence
+
+    def seen(sock: socket.socket) -> None:
+        bound(sock)
+        bounded.append(
+            (
+                sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+            )
+        )
+
+    monkeypatch.setattr(connection, "_bound_silence", seen)
+    await exchange(app, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert bounded == [(connection.UNREAD_SECONDS * 1000, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from typing import Any
 
 import click
@@ -27,12 +28,13 @@ with contextlib.suppress(ImportError):
 @click.option("--system", help="What the model is told before the conversation.")
 @takes_sampling
 @takes_config()
-def chat(
-    url: str | None, url_api_key: str | None, system: str | None, sampling: dict[str, Any], config: Config
-) -> None:
-    """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves."""
-    source = LocalModel(config) if url is None else RemoteChat(url, _name_there(config), url_api_key)
-    converse(functools.partial(source.answer, sampling=sampling), input, system=system)
+def chat(url: str | None, url_api_key: str | None, system: str | None, sampling: dict[str, Any], config: Config) -> int:
+    """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves. Lines may also come through a pipe: the status is then 1
+    if one was refused."""
+    source = LocalModel(config, for_chat=True) if url is None else RemoteChat(url, _name_there(config), url_api_key)
+    typed = sys.stdin.isatty()
+    refused = converse(functools.partial(source.answer, sampling=sampling), input, system=system, typed=typed)
+    return int(refused > 0 and not typed)
 
 
 def _name_there(config: Config) -> str | None:

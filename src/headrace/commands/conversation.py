@@ -21,15 +21,18 @@ class ReadLine(Protocol):
         """Raises EOFError at the end of input."""
 
 
-def converse(answer: Answer, read: ReadLine, *, system: str | None = None) -> None:
-    """Talk until the end of input. A question that is refused (too long, say) is dropped and told of."""
+def converse(answer: Answer, read: ReadLine, *, system: str | None = None, typed: bool = True) -> int:
+    """Talk until the end of input. A question that is refused (too long, say) is dropped and told of; returns how many
+    were. typed: someone sits there, and is asked for each line."""
+    refused = 0
     messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     while True:
         try:
-            line = read("> ").strip()
+            line = read("> " if typed else "").strip()
         except EOFError:
-            click.echo()
-            return
+            if typed:
+                click.echo()
+            return refused
         except KeyboardInterrupt:
             click.echo()
             continue
@@ -39,6 +42,7 @@ def converse(answer: Answer, read: ReadLine, *, system: str | None = None) -> No
         try:
             said = _stream(answer(asked))
         except RequestError as error:
+            refused += 1
             click.echo(f"error: {error}", err=True)
             continue
         messages = [*asked, {"role": "assistant", "content": said}]

@@ -14,10 +14,12 @@ from headrace.commands.report import json_option, show
 from headrace.core.errors import ModelError
 from headrace.core.kv_layout import KVLayout
 from headrace.core.model_spec import ModelSpec
+from headrace.models.formats.weight_source import Form
+from headrace.models.hub_headers import locate_headers
 from headrace.models.loader import load_model
 from headrace.models.lowering import check_supported
-from headrace.models.sources import locate_headers
 from headrace.models.text import load_text
+from headrace.ops.matrix import SCHEME_NAMES
 
 _BLOCK = 16  # tokens; a KV block is no larger than its tokens, so any size gives the same bytes for one
 
@@ -59,6 +61,12 @@ def _weights(path: Path, report: dict[str, Any]) -> None:
     }
     check_supported(spec)
     loaded.weights.check(spec)
+    report["computed"] = _computed(loaded.weights.forms(spec))
+
+
+def _computed(forms: list[Form]) -> dict[str, str]:
+    """How matrices of each stored type are computed, with --quantization auto."""
+    return {form.stored: SCHEME_NAMES[form.scheme] if form.stored_as else "as stored" for form in forms}
 
 
 def _kv_bytes(spec: ModelSpec) -> dict[str, int]:
@@ -72,8 +80,10 @@ def _kv_bytes(spec: ModelSpec) -> dict[str, int]:
 def _text(path: Path, report: dict[str, Any]) -> None:
     text = load_text(path)
     report |= {
+        "tokenizer": text.tokenizer.kind,
         "tokens": text.tokenizer.vocab_size,
         "end_tokens": list(text.tokenizer.eos_ids),
         "chat_template": text.chat_template is not None,
+        "template_takes": [] if text.chat_template is None else text.chat_template.takes,
         "sampling_defaults": text.sampling_defaults,
     }

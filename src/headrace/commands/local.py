@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.config import Config
-from headrace.core.errors import EngineError, RequestError
+from headrace.core.errors import ConfigError, EngineError
 from headrace.core.request import SamplingParams
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
 from headrace.engine.drive import drive
@@ -23,12 +23,15 @@ DEFAULTS: Mapping[str, Any] = {"temperature": 0.7, "max_tokens": None}
 
 
 class LocalModel:
-    """Loads the model of a Config, fetched first if need be."""
+    """Loads the model of a Config, fetched first if need be. for_chat: raises ConfigError at once if the model has no
+    chat template."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, for_chat: bool = False) -> None:
         located = locate_model(config)
-        built = build_engine(located)
         self._text = load_text(Path(located.model))
+        if for_chat and self._text.chat_template is None:
+            raise ConfigError(f"{config.model} has no chat template: use `headrace generate`", field="model")
+        built = build_engine(located)
         self._engine = built.engine
         self._limits = Limits(built.ready.max_model_len, built.ready.vocab_size, self._text.tokenizer.eos_ids)
         self._seeds = SeedSource(config.seed)
@@ -39,9 +42,8 @@ class LocalModel:
         return self._stream(self._text.tokenizer.encode(prompt, param="prompt"), sampling)
 
     def answer(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> Generator[str, None, None]:
-        """Pieces of the answer to a conversation. Raises RequestError if the model has no chat template."""
-        if self._text.chat_template is None:
-            raise RequestError("this model has no chat template: use `headrace generate`", param="messages")
+        """Pieces of the answer to a conversation, by a model loaded for_chat."""
+        assert self._text.chat_template is not None, "chat with a model that was not loaded for it"
         return self._stream(self._text.chat_template.encode(messages), sampling)
 
     def _stream(self, prompt_ids: list[int], sampling: Mapping[str, Any]) -> Generator[str, None, None]:

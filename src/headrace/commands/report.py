@@ -33,7 +33,7 @@ def show(report: Report, json_file: Path | None) -> None:
 
 def _rows(report: Report, prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in report.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from _rows(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", _text(name, value)
@@ -42,6 +42,8 @@ def _rows(report: Report, prefix: str = "") -> Iterator[tuple[str, str]]:
 def _text(name: str, value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, list | tuple | str | Mapping) and not value:
+        return "-"
     if isinstance(value, list | tuple):
         return ", ".join(_text(name, item) for item in value)
     if name.endswith("_bytes"):

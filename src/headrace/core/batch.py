@@ -7,7 +7,8 @@ begun before the previous one has named its samples. All index arrays are int32,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +70,10 @@ class Batch:
     and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
     Leaves are applied first, then joins, then edits, then the step runs.
+
+    steps above 1: it stands for so many steps, each of one token for every entry; starts, counts and logit_position are
+    the first one's and rise by one from step to step. Made only for a device whose horizon() allows it, of entries
+    that sample and ask for nothing else.
     """
 
     step: int
@@ -82,15 +87,30 @@ class Batch:
     leaves: tuple[int, ...] = ()
     joins: tuple[SlotJoin, ...] = ()
     edits: BlockEdits = field(default_factory=BlockEdits)
+    steps: int = 1
 
     @property
     def num_tokens(self) -> int:
-        return int(self.counts.sum())
+        return int(self.counts.sum()) * self.steps
+
+    def one_by_one(self) -> Iterator[Batch]:
+        """The single steps that this batch stands for, in order; what is to be applied comes with the first."""
+        if self.steps == 1:
+            yield self
+            return
+        for later in range(self.steps):
+            one = replace(
+                self,
+                starts=self.starts + np.int32(later),
+                logit_position=self.logit_position + np.int32(later),
+                steps=1,
+            )
+            yield one if later == 0 else replace(one, leaves=(), joins=(), edits=BlockEdits())
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """What a Batch brought, row by row in the order of its logit rows.
+    """What a Batch brought, row by row in the order of its logit rows; of several steps, step after step.
 
     tokens int32 [m]: the sampled (or scored) token. failed bool [m]: the logits were not finite, or what reasons
     says of the row; the token means nothing. logprob float32 [m], rank int32 [m], top_ids int32 [m, k], top_logprobs

@@ -79,8 +79,9 @@ class Engine:
             waiting_time=WaitingTime(self.latency, slots=has.num_slots, budget=config.max_num_batched_tokens),
         )
         self._ready: list[OutputDelta] = []
-        # What each step under way computes, and when it was begun; when the last one came back.
-        self._begun: deque[tuple[StepWork, float]] = deque()
+        # What each step under way computes (None: several taken as one), and when it was begun; when the last one came
+        # back.
+        self._begun: deque[tuple[StepWork | None, float]] = deque()
         self._collected = float("-inf")
 
     def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
@@ -117,13 +118,17 @@ class Engine:
             return False
         for request_id, message in self._admission.late(now):
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
-        batch = self._scheduler.schedule(now)
+        batch = self._scheduler.advance(self._horizon(), now)
         self._follow(now)
         if batch is None:
             return False
-        self._begun.append((StepWork.of(batch), now))
+        self._begun.append((StepWork.of(batch) if batch.steps == 1 else None, now))
         self._executor.submit(batch)
         return True
+
+    def _horizon(self) -> int:
+        """How many steps may be taken as one, as far as device and deadlines are concerned."""
+        return 1 if self._depth > 1 or self._admission.has_deadlines else self._executor.horizon()
 
     def finish_step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Wait for the oldest step under way, if any, and return what each request is sent."""
@@ -149,6 +154,9 @@ class Engine:
     def _observe(self, now: float) -> None:
         """Learn how long the oldest step took; it waited for those begun before it."""
         work, begun = self._begun.popleft()
+        if work is None:
+            self._collected = now
+            return
         self.latency.observe(work, max(0.0, now - max(begun, self._collected)))
         self._collected = now
 

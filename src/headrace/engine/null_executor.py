@@ -4,6 +4,8 @@ the next token is made of the same. A wrong block, a stale one, a false hit or a
 tokens. expected_tokens() says what a request must generate, without blocks or batches.
 
 Steps run when collected, as late as they may, so that an engine which still writes to a submitted batch is seen.
+With a pace it keeps the time that its steps would take, and lets steps be taken as one while nothing can happen
+between them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy.typing as npt
 from headrace.core.batch import Batch, BatchOutput, IntArray, SlotJoin
 from headrace.core.request import Request
 from headrace.engine.executor import Capacity
+from headrace.policy.latency import Prior, StepWork
 
 _MASK = 2**64 - 1
 
@@ -31,7 +34,17 @@ class Faults:
 
 
 class NullExecutor:
-    def __init__(self, capacity: Capacity, faults: Faults | None = None) -> None:
+    """pace: seconds that a step takes. time: what all steps took so far. longest: most steps that may be taken as one,
+    all of them begun before `until`, which is when something is to happen."""
+
+    def __init__(
+        self, capacity: Capacity, faults: Faults | None = None, *, pace: Prior | None = None, longest: int = 1
+    ) -> None:
+        self.time = 0.0
+        self.until = float("inf")
+        self._pace: Prior = pace or (lambda work: 0.0)
+        self._longest = longest
+        self._next_work: StepWork | None = None
         self._capacity = capacity
         self._faults = faults or Faults()
         width = -(-capacity.max_model_len // capacity.block_size)
@@ -51,7 +64,17 @@ class NullExecutor:
 
     def collect(self) -> BatchOutput:
         batch = self._submitted.popleft()
+        if batch.steps == 1:
+            return self._run(batch)
+        outputs = [self._run(one) for one in batch.one_by_one()]
+        tokens, failed = [output.tokens for output in outputs], [output.failed for output in outputs]
+        return BatchOutput(batch.step, np.concatenate(tokens), np.concatenate(failed))
+
+    def _run(self, batch: Batch) -> BatchOutput:
         self._apply_changes(batch)
+        work = StepWork.of(batch)
+        self.time += self._pace(work)
+        self._next_work = work.later(1) if work.tokens == work.requests else None
         entries = list(zip(batch.slots.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True))
         for slot, start, count in entries:
             if self._faults.crash_token in self._tokens[slot][start : start + count]:
@@ -86,7 +109,15 @@ class NullExecutor:
         self._cells[group][destination] = self._cells[group][source]
 
     def horizon(self) -> int:
-        return 1
+        """How many steps like the last one begin before `until`, if none of them can bring a stop."""
+        stops = any(join.eos_ids or join.params.stop_token_ids for join in self._joins.values())
+        if self._longest == 1 or self._next_work is None or stops or self._faults != Faults():
+            return 1
+        steps, time = 0, self.time
+        while steps < self._longest and time < self.until:
+            time += self._pace(self._next_work.later(steps))
+            steps += 1
+        return max(1, steps)
 
     def _apply_changes(self, batch: Batch) -> None:
         for slot in batch.leaves:

@@ -35,7 +35,7 @@ Clock = Callable[[], datetime.datetime]
 
 class ChatTemplate:
     """One template and the special tokens it may name. clock: what strftime_now shows. variables: names that the
-    template reads, so that whoever sets another knows it would change nothing."""
+    template reads, so that whoever sets another knows it would change nothing; takes: those that a request may set."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class ChatTemplate:
             self._template = sandbox.from_string(source)
             sources = (source, source_with_tools or "")
             self.variables = frozenset().union(*(find_undeclared_variables(sandbox.parse(s)) for s in sources))
+            self.takes = sorted(self.variables - {"messages", *special_tokens, *sandbox.globals})
             self._with_tools = self._template if source_with_tools is None else sandbox.from_string(source_with_tools)
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, KeyError) as error:
             raise ModelError(f"the model's chat template does not parse: {error}") from error

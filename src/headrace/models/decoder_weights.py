@@ -17,8 +17,8 @@ import numpy.typing as npt
 from headrace.core.errors import ModelError
 from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec
 from headrace.models.families.family import WeightNames
-from headrace.models.formats.join import join
-from headrace.models.formats.weight_source import FloatVector, WeightSource
+from headrace.models.formats.join import join, joined_form
+from headrace.models.formats.weight_source import FloatVector, Form, WeightSource
 from headrace.ops.matrix import Matrix
 
 RowOrder = npt.NDArray[np.intp]
@@ -163,6 +163,10 @@ class DecoderWeights:
         """The parts' rows as one matrix, in the nearest scheme that holds them; exact: their values in float32."""
         load = self.source.floats if exact else self.source.matrix
         return join([_take_rows(load(part.name), part) for part in parts])
+
+    def forms(self, spec: ModelSpec) -> list[Form]:
+        """What every matrix becomes, told from headers alone."""
+        return [joined_form([self.source.form(p.name) for p in parts]) for parts in self.matrices(spec).values()]
 
     def load_vector(self, parts: list[Part]) -> FloatVector:
         return np.concatenate([self.source.vector(part.name)[part.row_order()] for part in parts])

@@ -20,6 +20,7 @@ class JsonVocabulary:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._backend = _load(path)
+        self.kind = f"{type(self._backend.model).__name__} (tokenizer.json)"
         self.size = self._backend.get_vocab_size(with_added_tokens=True)
         found = self._backend.get_added_tokens_decoder()
         self.added = AddedTokens(AddedToken(i, t.content, t.special, t.lstrip, t.rstrip) for i, t in found.items())

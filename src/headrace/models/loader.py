@@ -19,7 +19,7 @@ from headrace.models.formats.quantization_config import quantization_layout
 from headrace.models.formats.safetensors import SafetensorsFolder
 from headrace.models.settings_file import read_json
 
-_ROPE_FACTORS = {
+ROPE_FACTORS = {
     "rope_factors": "rope_freqs.weight",
     "short_rope_factors": "rope_factors_short.weight",
     "long_rope_factors": "rope_factors_long.weight",
@@ -49,7 +49,7 @@ def _load_gguf(path: Path) -> LoadedModel:
     names = gguf_expert_names(family.gguf_names, present)
     if names.embedding not in present:
         raise ModelError(f"{path}: tensor {names.embedding} is missing")
-    factors = {field: tuple(map(float, file.vector(name))) for field, name in _ROPE_FACTORS.items() if name in present}
+    factors = {field: tuple(map(float, file.vector(name))) for field, name in ROPE_FACTORS.items() if name in present}
     facts = TensorFacts(file.shape(names.embedding)[0], names.head not in present, **factors)
     assert family.from_gguf is not None
     return LoadedModel(path, family.from_gguf(header, facts), DecoderWeights(file, names, family.gguf_paired_rope))

@@ -38,6 +38,9 @@ def _added_tokens(given: Any, path: Path) -> list[AddedToken]:
     return added
 
 
+_NAMES = {Algorithm.UNIGRAM: "Unigram", Algorithm.BPE: "BPE"}
+
+
 class PieceVocabulary:
     """A Vocabulary. added: tokens beyond control and unknown pieces, or in place of them. begin, end: put around a
     text. prefix_every: whether text after a special token gets the dummy prefix too, not only a text's beginning."""
@@ -53,6 +56,9 @@ class PieceVocabulary:
     ) -> None:
         self._pieces = pieces
         self._encoder = PieceEncoder(pieces)
+        self.kind = (
+            f"{pieces.algorithm.name.capitalize() if pieces.algorithm is Algorithm.UNIGRAM else 'BPE'} (SentencePiece)"
+        )
         control = [i for i in (*pieces.ids_of(Kind.CONTROL), *pieces.ids_of(Kind.UNKNOWN)) if pieces.names[i]]
         tokens = {i: AddedToken(i, pieces.names[i], special=True) for i in control}
         tokens |= {token.id: token for token in added}

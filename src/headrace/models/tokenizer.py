@@ -19,9 +19,10 @@ TokenBytes = Callable[[int], bytes]
 
 
 class Vocabulary(Protocol):
-    """size: ids that have a token are below it. added: tokens that are found whole in a text. strip_first_space:
-    whether a text's first space is not its own. Safe to use from several threads."""
+    """kind: what it is, for reports. size: ids that have a token are below it. added: tokens that are found whole in a
+    text. strip_first_space: whether a text's first space is not its own. Safe to use from several threads."""
 
+    kind: str
     size: int
     added: AddedTokens
     strip_first_space: bool
@@ -69,6 +70,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary, *, bos_id: int | None = None, eos_ids: tuple[int, ...] = ()) -> None:
         self._vocabulary = vocabulary
+        self.kind = vocabulary.kind
         self.vocab_size = vocabulary.size
         self.bos_id = bos_id
         self.eos_ids = eos_ids

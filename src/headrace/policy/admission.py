@@ -61,6 +61,11 @@ class Admission:
         self._taken: dict[str, _Taken] = {}
         self.backlog = Backlog()
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether a request waits that is given up at some time."""
+        return len(self._deadlines) > 0
+
     def check_possible(self, request: Request, blocks: BlockManager) -> None:
         """Raises RequestError if the request can never run."""
         self._check_tokens(request)

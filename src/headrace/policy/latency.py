@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,10 @@ class StepWork:
             rows,
             int(np.count_nonzero(batch.logit_sample)),
         )
+
+    def later(self, steps: int) -> StepWork:
+        """The work of the same decodes so many steps later."""
+        return replace(self, decode_context=self.decode_context + steps * self.requests)
 
 
 Prior = Callable[[StepWork], float]

@@ -18,6 +18,8 @@ from headrace.policy.step import Step
 
 def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:
     """Requests that end here leave their slot and blocks at once."""
+    if step.batch.steps > 1:
+        return _take_in_many(roster, step, output)
     if step.steady is not None and step.departures == roster.departures and step.steady.plain:
         sent = _take_in_steady(roster, step, step.steady, output)
         if sent is not None:
@@ -67,6 +69,23 @@ def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOut
     roster.slots.tokens[steady.at, step.ends] = tokens
     roster.counters.generated_tokens += len(tokens)
     return deltas.named(steady.request_ids, tokens)
+
+
+def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:
+    """take_in() of several steps taken as one, in which no request ends. Raises ValueError if one would: the device
+    allowed more steps at once than it could."""
+    state, steps = roster.slots, step.batch.steps
+    alive = state.serial.take(step.batch.slots) == step.serials
+    tokens, failed = output.tokens.reshape(steps, -1)[:, alive], output.failed.reshape(steps, -1)[:, alive]
+    slots, ends = step.batch.slots[alive], step.ends[alive]
+    stops = state.stops.take(slots, axis=0)
+    if failed.any() or (stops[None] == tokens[:, :, None]).any():
+        raise ValueError(f"step {step.batch.step}: a request ends within {steps} steps that were taken as one")
+    state.done[slots] = ends
+    index = ends + np.arange(1 - steps, 1, dtype=np.int32)[:, None]
+    state.tokens[slots, index] = tokens
+    roster.counters.generated_tokens += tokens.size
+    return list(map(OutputDelta, state.request_ids.take(slots).tolist(), tokens.T.tolist()))
 
 
 def _end(roster: Roster, sequence: Sequence, delta: OutputDelta, index: int, token: int) -> None:

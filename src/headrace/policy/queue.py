@@ -39,6 +39,10 @@ class Queue(Protocol):
     def __iter__(self) -> Iterator[Sequence]:
         """All that wait, in no order."""
 
+    @property
+    def timed(self) -> bool:
+        """Whether time alone may change the order."""
+
     def push(self, sequence: Sequence) -> None: ...
 
     def peek(self) -> Sequence | None:
@@ -171,6 +175,10 @@ class FairQueue:
     def contended(self) -> bool:
         head = self.peek()
         return head is not None and len(self._classes[head.effective].lines) > 1
+
+    @property
+    def timed(self) -> bool:
+        return bool(self._promotions)
 
     def push(self, sequence: Sequence) -> None:
         returning = sequence.account != NOWHERE

@@ -125,20 +125,39 @@ class Scheduler:
             plan = self._take_in(plan, budget, joins)
         return self._begin(plan, tuple(joins)) if len(plan.slots) else None
 
-    def _repeat(self, steady: Steady) -> Batch | None:
-        """One more of the same, or None if something is to change."""
+    def advance(self, most: int, now: float = 0.0) -> Batch | None:
+        """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, leaves
+        or takes a last token. What is then computed, held and freed is the same as after as many calls of schedule()
+        and update(). The device must know that they bring no stop."""
+        self.queue.age(now)
+        steady = self._steady
+        if most > 1 and steady is not None and steady.plain and not self.steps and not self.queue.timed:
+            batch = self._repeat(steady, min(most, steady.left - 1))
+            if batch is not None:
+                return batch
+        return self.schedule(now)
+
+    def _repeat(self, steady: Steady, most: int = 1) -> Batch | None:
+        """One more of the same, or up to `most` as one; None if something is to change."""
         state = self.slots
-        if state.order is not steady.slots or steady.left <= 0 or not self._intake.hopeless(self._num_steps):
+        begun, starts = 0, steady.ends
+        while begun < most and steady.left > 0:
+            if state.order is not steady.slots or not self._intake.hopeless(self._num_steps):
+                break
+            if self.blocks.windowed:
+                done = steady.ends if begun else state.done.take(steady.at)
+                self.blocks.free_behind(steady.slots, done)
+            crossing, index = steady.crossing()
+            if len(crossing) and not self.blocks.extend(crossing, index):
+                break
+            steady.advance()
+            self._num_steps += 1
+            begun += 1
+        if not begun:
             return None
-        if self.blocks.windowed:
-            self.blocks.free_behind(steady.slots, state.done.take(steady.at))
-        crossing, index = steady.crossing()
-        if len(crossing) and not self.blocks.extend(crossing, index):
-            return None
-        starts, ends = steady.advance()
+        ends = steady.ends
         state.computed[steady.at] = ends
         state.known[steady.at] = ends + steady.ones
-        self._num_steps += 1
         batch = Batch(
             self._num_steps,
             steady.slots,
@@ -150,6 +169,7 @@ class Scheduler:
             steady.top,
             leaves=self._roster.take_leaves(),
             edits=self.blocks.take_edits(),
+            steps=begun,
         )
         final = steady.left <= 0
         step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, steady, final)

@@ -46,10 +46,8 @@ class Steady:
         slots, index = self._crossing[turn]
         return slots, index + lap
 
-    def advance(self) -> tuple[IntArray, IntArray]:
-        """Begin the next step: first positions and ends, int32 [n]."""
-        starts = self.ends
-        self.ends = starts + self.ones
+    def advance(self) -> None:
+        """The next step is begun."""
+        self.ends = self.ends + self.ones
         self._age += 1
         self.left -= 1
-        return starts, self.ends

@@ -21,13 +21,23 @@ T = TypeVar("T")
 
 
 class BodyReader:
-    """Reads bodies up to max_bytes. Those of large_bytes or more share `large_slots` places; those of offload_bytes
-    or more are worked on in threads."""
+    """Reads bodies up to max_bytes, with up to max_values values and max_containers arrays and objects. Those of
+    large_bytes or more share `large_slots` places; those of offload_bytes or more are worked on in threads."""
 
     def __init__(
-        self, *, max_bytes: int, offload_bytes: int, large_bytes: int, large_slots: int, timeout: float
+        self,
+        *,
+        max_bytes: int,
+        max_values: int,
+        max_containers: int,
+        offload_bytes: int,
+        large_bytes: int,
+        large_slots: int,
+        timeout: float,
     ) -> None:
         self.max_bytes = max_bytes
+        self.max_values = max_values
+        self.max_containers = max_containers
         self.offload_bytes = offload_bytes
         self.large_bytes = large_bytes
         self.timeout = timeout
@@ -48,10 +58,10 @@ class BodyReader:
         async with AsyncExitStack() as stack:
             data = await self._read(request, stack)
             if len(data) < self.offload_bytes:
-                return _work(request, work, data)
+                return self._work(request, work, data)
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._large_slots, thread_name_prefix="body")
-            return await asyncio.get_running_loop().run_in_executor(self._threads, _work, request, work, data)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, request, work, data)
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         declared = request.headers.get("content-length", "")
@@ -74,16 +84,26 @@ class BodyReader:
             raise HttpError(408, f"the body did not arrive within {self.timeout:g} s", code="body_timeout") from None
         return b"".join(chunks)
 
+    def _work(self, request: Request, work: Callable[[dict[str, Any]], T], data: bytes) -> T:
+        self._check_counts(data)
+        fields = _parse(data)
+        request.state.streams = fields.get("stream") is True
+        return work(fields)
+
+    def _check_counts(self, data: bytes) -> None:
+        """A body of millions of tiny values would cost seconds and gigabytes as Python's objects, so they are counted
+        before there are any. Signs inside strings count as well: no text that fits a context has as many."""
+        for what, most, found in (
+            ("values", self.max_values, data.count(b",")),
+            ("arrays and objects", self.max_containers, data.count(b"[") + data.count(b"{")),
+        ):
+            if found > most:
+                raise HttpError(413, f"the body may have at most {most} {what}", code="body_too_large")
+
     def _too_large(self, given: str) -> HttpError:
         return HttpError(
             413, f"the body may have at most {self.max_bytes} bytes, this one has {given}", code="body_too_large"
         )
-
-
-def _work(request: Request, work: Callable[[dict[str, Any]], T], data: bytes) -> T:
-    fields = _parse(data)
-    request.state.streams = fields.get("stream") is True
-    return work(fields)
 
 
 def _check_content_type(request: Request) -> None:

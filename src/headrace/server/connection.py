@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from http import HTTPStatus
 
 import msgspec
@@ -15,6 +16,13 @@ from headrace.server.errors import ErrorBody, ErrorObject
 
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_SECONDS = 60.0
+UNREAD_SECONDS = 120
+_TCP_OPTIONS = {
+    "TCP_USER_TIMEOUT": UNREAD_SECONDS * 1000,
+    "TCP_KEEPIDLE": UNREAD_SECONDS // 2,
+    "TCP_KEEPINTVL": UNREAD_SECONDS // 8,
+    "TCP_KEEPCNT": 4,
+}
 
 _UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
 
@@ -25,6 +33,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _bound_silence(transport.get_extra_info("socket"))
         self._head_bytes = 0
         self._in_head = True
         self._late = self.loop.call_later(HEAD_SECONDS, self._too_late)
@@ -70,6 +79,18 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def _bound_silence(connection: socket.socket) -> None:
+    """Let the kernel end what a peer leaves unread, or a peer that vanished without a word: no application sees those
+    while it has nothing to send."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_OPTIONS.items():
+        # Linux has all of them, other systems some.
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -46,6 +46,8 @@ class Service:
         self.metrics = Metrics(settings.model_name)
         self.bodies = BodyReader(
             max_bytes=settings.max_body_bytes,
+            max_values=settings.max_body_values,
+            max_containers=settings.max_body_containers,
             offload_bytes=settings.offload_bytes,
             large_bytes=settings.large_body_bytes,
             large_slots=settings.large_bodies,

@@ -33,6 +33,8 @@ class ServerSettings:
     template_kwargs: tuple[str, ...] = ()
     seed: int = 0
     max_body_bytes: int = 32 * 2**20
+    max_body_values: int = 2**22
+    max_body_containers: int = 2**18
     max_prompts: int = 1024
     max_sequences: int = 1024
     offload_bytes: int = 16 * 2**10

@@ -1,15 +1,12 @@
 """Reader of GGUF files (versions 2 and 3, little-endian), whole or split, by memory map. Opening walks the headers
-only: arrays of strings are stepped over and decoded when asked for, weights are read when asked for.
-
-The header is checked against the file's size before anything is allocated for it; what a file claims and cannot
-hold is refused with ModelError. Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+only (gguf_header.py): arrays of strings are decoded when asked for, weights are read when asked for. What a file
+claims and cannot hold is refused with ModelError.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import struct
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,46 +16,15 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats import gguf_blocks, gguf_matrix
-from headrace.models.formats.weight_source import FloatVector, check_no_overlap, map_file, release_pages
+from headrace.models.formats.gguf_header import STRING, U64, Array, Header, Scalar
+from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap, map_file, release_pages
 from headrace.ops.content_digest import content_digest
 from headrace.ops.matrix import Matrix
 
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
-_STRING, _ARRAY = 8, 9
-_SCALARS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
 _DTYPES = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 1024
-_MAX_DIMS = 4
-_MAX_ALIGNMENT = 1 << 16
-_MIN_ENTRY_BYTES = 8 + 4 + 1
-_MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8
-
-Scalar = int | float | bool | str
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """An array of the header: elements of `kind`, from `begin` to `end` in the file."""
-
-    kind: int
-    count: int
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +48,11 @@ class GGUFFile:
     def __init__(self, path: Path, *, alone: bool = False) -> None:
         self.path = path
         self._map = map_file(path)
-        self._size = len(self._map)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        self._entries: dict[str, Scalar | _Array] = {}
         self._tensors: dict[str, _Tensor] = {}
-        self._position = 0
-        self._read_header()
+        header = Header(path, self._map, len(self._map))
+        self._entries = header.entries
+        self._place(header)
         if not alone:
             self._add_parts()
 
@@ -99,13 +64,13 @@ class GGUFFile:
     def get(self, key: str) -> Scalar | None:
         """A scalar or string of the header; None if absent. Raises ModelError if it is an array."""
         value = self._entries.get(key)
-        if isinstance(value, _Array):
+        if isinstance(value, Array):
             raise ModelError(f"{self.path}: {key} is an array, expected a single value")
         return value
 
     def scalars(self) -> dict[str, Scalar]:
         """All entries that are not arrays."""
-        return {key: value for key, value in self._entries.items() if not isinstance(value, _Array)}
+        return {key: value for key, value in self._entries.items() if not isinstance(value, Array)}
 
     def lists(self, longest: int) -> dict[str, list[int | float | bool]]:
         """All arrays of at most `longest` numbers."""
@@ -115,9 +80,9 @@ class GGUFFile:
     def strings(self, key: str) -> list[str]:
         """An array of strings. Raises ModelError if it is absent, of another type, or not UTF-8."""
         array = self._array(key)
-        if array.kind != _STRING:
+        if array.kind != STRING:
             raise ModelError(f"{self.path}: {key} is an array of type {array.kind}, expected strings")
-        out, position, unpack = [], array.begin, _U64.unpack_from
+        out, position, unpack = [], array.begin, U64.unpack_from
         view = self._map
         try:
             for _ in range(array.count):
@@ -131,7 +96,7 @@ class GGUFFile:
     def numbers(self, key: str) -> npt.NDArray[np.generic]:
         """An array of numbers, mapped. Raises ModelError if it is absent or an array of strings."""
         array = self._array(key)
-        if array.kind == _STRING:
+        if array.kind == STRING:
             raise ModelError(f"{self.path}: {key} is an array of strings, expected numbers")
         return np.frombuffer(self._map, _DTYPES[array.kind], array.count, array.begin)
 
@@ -145,11 +110,11 @@ class GGUFFile:
     def raw(self, key: str) -> bytes:
         """The value of an entry as bytes, for hashing: an array's as stored."""
         value = self._entries[key]
-        return self._map[value.begin : value.end] if isinstance(value, _Array) else repr(value).encode()
+        return self._map[value.begin : value.end] if isinstance(value, Array) else repr(value).encode()
 
-    def _array(self, key: str) -> _Array:
+    def _array(self, key: str) -> Array:
         value = self._entries.get(key)
-        if not isinstance(value, _Array):
+        if not isinstance(value, Array):
             raise ModelError(f"{self.path}: {key} is {'missing' if value is None else 'not an array'}")
         return value
 
@@ -171,6 +136,9 @@ class GGUFFile:
     def floats(self, name: str) -> Matrix:
         _, _, n, k = rows = self._rows(name)
         return Matrix("f32", n, k, gguf_matrix.to_floats(*rows))
+
+    def form(self, name: str) -> Form:
+        return gguf_matrix.form(self._tensor(name).type)
 
     def vector(self, name: str) -> FloatVector:
         tensor = self._tensor(name)
@@ -235,114 +203,17 @@ class GGUFFile:
             raise ModelError(f"{self.path}: split.{name} must be from 0 to {_MAX_PARTS}, got {value!r}")
         return value
 
-    # Header
-
-    def _fail(self, what: str) -> ModelError:
-        return ModelError(f"{self.path}: not a valid GGUF file: {what} (at byte {self._position})")
-
-    def _take(self, layout: struct.Struct) -> int:
-        begin, end = self._position, self._position + layout.size
-        if end > self._size:
-            raise self._fail("it ends inside its header")
-        self._position = end
-        value: int = layout.unpack_from(self._map, begin)[0]
-        return value
-
-    def _take_string(self) -> str:
-        length = self._take(_U64)
-        begin, end = self._position, self._position + length
-        if end > self._size:
-            raise self._fail(f"a string of {length} bytes exceeds the file")
-        self._position = end
-        try:
-            return self._map[begin:end].decode()
-        except UnicodeDecodeError:
-            raise self._fail("a string is not UTF-8") from None
-
-    def _read_header(self) -> None:
-        if self._map[:4] != b"GGUF":
-            raise self._fail("it does not start with GGUF")
-        self._position = 4
-        version = self._take(_U32)
-        if version not in (2, 3):
-            raise self._fail(f"version {version} is not supported (2 and 3, little-endian, are)")
-        tensors, entries = self._take(_U64), self._take(_U64)
-        if entries * _MIN_ENTRY_BYTES + tensors * _MIN_TENSOR_BYTES > self._size:
-            raise self._fail(f"{tensors} tensors and {entries} entries exceed the file")
-        for _ in range(entries):
-            key = self._take_string()
-            if key in self._entries:
-                raise self._fail(f"key {key!r} appears twice")
-            self._entries[key] = self._take_value(key, self._take(_U32))
-        alignment = self.get("general.alignment")
-        alignment = 32 if alignment is None else alignment
-        if type(alignment) is not int or not 8 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
-            raise self._fail(f"general.alignment must be a power of two from 8 to {_MAX_ALIGNMENT}, got {alignment!r}")
-        infos = [self._take_tensor() for _ in range(tensors)]
-        self._place(infos, -(-self._position // alignment) * alignment, alignment)
-
-    def _take_value(self, key: str, kind: int) -> Scalar | _Array:
-        if kind == _STRING:
-            return self._take_string()
-        if kind in _SCALARS:
-            return self._take(_SCALARS[kind])
-        if kind != _ARRAY:
-            raise self._fail(f"{key} has unknown type {kind}")
-        element, count = self._take(_U32), self._take(_U64)
-        begin = self._position
-        if element in _SCALARS:
-            end = begin + count * _SCALARS[element].size
-        elif element == _STRING:
-            end = self._skip_strings(key, count)
-        else:
-            raise self._fail(f"{key} is an array of type {element}; numbers and strings are supported")
-        if end > self._size:
-            raise self._fail(f"{key}: an array of {count} elements exceeds the file")
-        self._position = end
-        return _Array(element, count, begin, end)
-
-    def _skip_strings(self, key: str, count: int) -> int:
-        position, last, unpack, view = self._position, self._size - 8, _U64.unpack_from, self._map
-        if count * 8 > self._size - position:
-            raise self._fail(f"{key}: an array of {count} strings exceeds the file")
-        for _ in range(count):
-            if position > last:
-                raise self._fail(f"{key}: a string exceeds the file")
-            position += 8 + unpack(view, position)[0]
-        return position
-
-    def _take_tensor(self) -> tuple[str, gguf_blocks.BlockType, tuple[int, ...], int]:
-        name = self._take_string()
-        rank = self._take(_U32)
-        if not 1 <= rank <= _MAX_DIMS:
-            raise self._fail(f"tensor {name!r} has {rank} dimensions, 1 to {_MAX_DIMS} are allowed")
-        shape = tuple(self._take(_U64) for _ in range(rank))[::-1]
-        kind = self._take(_U32)
-        block = gguf_blocks.TYPES.get(kind)
-        if block is None:
-            stored = gguf_blocks.UNSUPPORTED.get(kind, f"type {kind}")
-            supported = ", ".join(t.name for t in gguf_blocks.TYPES.values())
-            raise ModelError(
-                f"{self.path}: tensor {name!r} is stored as {stored}; supported are {supported}. "
-                f"Choose a file quantized to one of these"
-            )
-        if min(shape) < 1 or shape[-1] % block.values:
-            raise self._fail(f"tensor {name!r} of type {block.name} has impossible shape {shape}")
-        return name, block, shape, self._take(_U64)
-
-    def _place(
-        self, infos: list[tuple[str, gguf_blocks.BlockType, tuple[int, ...], int]], data: int, alignment: int
-    ) -> None:
+    def _place(self, header: Header) -> None:
         spans = []
-        for name, block, shape, offset in infos:
-            begin = data + offset
-            end = begin + math.prod(shape) // block.values * block.bytes
-            if name in self._tensors:
-                raise self._fail(f"tensor {name!r} appears twice")
-            if offset % alignment:
-                raise self._fail(f"tensor {name!r} starts at {offset}, not a multiple of {alignment}")
-            if end > self._size:
-                raise self._fail(f"tensor {name!r} of shape {shape} exceeds the file")
-            self._tensors[name] = _Tensor(self, block, shape, begin, end)
-            spans.append((begin, end, name))
+        for info in header.tensors:
+            begin = header.data + info.offset
+            end = begin + info.size
+            if info.name in self._tensors:
+                raise header.fail(f"tensor {info.name!r} appears twice")
+            if info.offset % header.alignment:
+                raise header.fail(f"tensor {info.name!r} starts at {info.offset}, not a multiple of {header.alignment}")
+            if end > len(self._map):
+                raise header.fail(f"tensor {info.name!r} of shape {info.shape} exceeds the file")
+            self._tensors[info.name] = _Tensor(self, info.type, info.shape, begin, end)
+            spans.append((begin, end, info.name))
         check_no_overlap(spans, self.path)

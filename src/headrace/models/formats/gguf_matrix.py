@@ -9,7 +9,8 @@ import numpy as np
 
 from headrace.models.formats import gguf_blocks
 from headrace.models.formats.gguf_blocks import BlockType, Bytes, Float, halves, integers, k_scales
-from headrace.models.formats.quantize import to_q8
+from headrace.models.formats.quantize import GROUP, to_q8
+from headrace.models.formats.weight_source import Form
 from headrace.ops.matrix import Matrix
 
 _UNKNOWN_SCALES = np.errstate(all="ignore")
@@ -39,6 +40,17 @@ def to_matrix(block: BlockType, raw: Bytes, n: int, k: int) -> Matrix:
         groups = read(blocks)
         return Matrix("q8", n, k, groups.q, groups.group, groups.scale)
     return to_q8(n, k, lambda rows: read(blocks[rows]).dequantize(), block.name)
+
+
+def form(block: BlockType) -> Form:
+    """What to_matrix() makes of a type."""
+    if block.groups is None:
+        return Form(block.name, "bf16" if block is gguf_blocks.BF16 else "f32")
+    if block in (gguf_blocks.Q4_0, gguf_blocks.Q4_1, gguf_blocks.Q4_K):
+        return Form(block.name, "q4", GROUP)
+    if block.name in _AS_Q8:
+        return Form(block.name, "q8", block.values if block.name == "Q3_K" else GROUP)
+    return Form(block.name, "q8", GROUP, block.name)
 
 
 @_UNKNOWN_SCALES

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.models.formats.quantize import GROUP, to_q8
+from headrace.models.formats.weight_source import Form
 from headrace.ops.matrix import Matrix
 
 
@@ -18,14 +19,20 @@ def join(parts: Sequence[Matrix]) -> Matrix:
     kinds become q8 with a scale per 32; where any is float, all are widened to float32."""
     if len(parts) == 1:
         return parts[0]
-    kinds = {(m.scheme, m.group) for m in parts}
-    stored = " and ".join(sorted({m.stored_as or m.scheme for m in parts}))
-    if len(kinds) == 1:
-        joined = _concatenate(parts)
-        return replace(joined, stored_as=stored if any(m.stored_as for m in parts) else "")
-    if all(m.quantized for m in parts):
-        return replace(_concatenate([_as_q8(m) for m in parts]), stored_as=stored)
-    return replace(_concatenate([widen(m) for m in parts]), stored_as=stored)
+    form = joined_form([Form(m.scheme, m.scheme, m.group, m.stored_as) for m in parts])
+    if len({(m.scheme, m.group) for m in parts}) > 1:
+        parts = [_as_q8(m) if form.scheme == "q8" else widen(m) for m in parts]
+    return replace(_concatenate(parts), stored_as=form.stored_as)
+
+
+def joined_form(forms: Sequence[Form]) -> Form:
+    """What join() makes of parts of these forms."""
+    stored = " and ".join(sorted({form.stored for form in forms}))
+    shown = " and ".join(sorted({form.stored_as or form.scheme for form in forms}))
+    schemes = {form.scheme for form in forms}
+    if len({(form.scheme, form.group) for form in forms}) == 1:
+        return Form(stored, forms[0].scheme, forms[0].group, shown if any(form.stored_as for form in forms) else "")
+    return Form(stored, "q8", GROUP, shown) if schemes <= {"q4", "q8"} else Form(stored, "f32", 0, shown)
 
 
 def widen(matrix: Matrix) -> Matrix:

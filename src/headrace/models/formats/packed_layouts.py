@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
+from headrace.models.formats.quantize import GROUP
 from headrace.models.formats.quantized import Integers, QuantizedWeight, SmallFloats, unpack
 from headrace.models.formats.safetensors import SafetensorsFolder
+from headrace.models.formats.weight_source import Form
 
 Shape = tuple[int, ...]
 _FLOATS = ("F32", "F16", "BF16")
@@ -37,6 +39,9 @@ class Layout(Protocol):
         """[n, k] of the module's weight."""
 
     def read(self, module: Module) -> QuantizedWeight: ...
+
+    def form(self, module: Module) -> Form:
+        """What the weight becomes. 8-bit integers are taken to have no zero points if they need not, as is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,9 @@ class Awq:
     def _output(field: int) -> int:
         return field % 4 * 2 + field // 4
 
+    def form(self, module: Module) -> Form:
+        return _form("AWQ", 4, self.group, self.shape(module)[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
@@ -133,6 +141,9 @@ class Gptq:
             if not np.array_equal(order, np.arange(k) // (k // groups)):
                 raise module.error("g_idx reorders its inputs (desc_act), which is not supported")
         return _integers("GPTQ", q, self.bits, scale, _turned(zero) + np.float32(self.zero_offset))
+
+    def form(self, module: Module) -> Form:
+        return _form("GPTQ", self.bits, self.group, self.shape(module)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +181,9 @@ class PackedIntegers:
             zero = np.ascontiguousarray(_turned(unpack(_turned(packed), self.bits))[:n]).astype(np.float32)
         return _integers(f"{self.bits}-bit integers", q, self.bits, scale, zero)
 
+    def form(self, module: Module) -> Form:
+        return _form(f"{self.bits}-bit integers", self.bits, self.group, self.shape(module)[1])
+
 
 @dataclass(frozen=True, slots=True)
 class PlainIntegers:
@@ -199,6 +213,11 @@ class PlainIntegers:
             zero = module.array("weight_zero_point", ("I8",), scale.shape).astype(np.float32)
             zero = zero if zero.any() else None
         return Integers("8-bit integers with zero points", q, scale, zero)
+
+    def form(self, module: Module) -> Form:
+        if module.has("weight_zero_point"):
+            return Form("8-bit integers with zero points", "q8", GROUP, "8-bit integers with zero points")
+        return _form("8-bit integers", 8, self.group, self.shape(module)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +249,9 @@ class Fp8:
         else:
             scale = module.scales(self.scale, (-(-n // rows), -(-k // columns)))
         return SmallFloats("FP8", codes, E4M3, scale, (rows, columns))
+
+    def form(self, module: Module) -> Form:
+        return Form("FP8", "q8", GROUP, "FP8")
 
 
 def _e4m3() -> npt.NDArray[np.float32]:
@@ -273,3 +295,11 @@ def _integers(
         return Integers(name, q, scale, zero)
     zero = zero - np.float32(128)
     return Integers(name, (q ^ np.uint8(128)).view(np.int8), scale, zero if zero.any() else None)
+
+
+def _form(name: str, bits: int, group: int, k: int) -> Form:
+    """Of integers whose groups are `group` inputs (-1: all k)."""
+    group = k if group == -1 else group
+    if group % GROUP:
+        return Form(name, "q8", GROUP, name)
+    return Form(name, "q4" if bits == 4 else "q8", group)

@@ -9,7 +9,7 @@ import hashlib
 from headrace.core.errors import ModelError
 from headrace.models.formats.packed_layouts import Layout, Module
 from headrace.models.formats.safetensors import SafetensorsFolder
-from headrace.models.formats.weight_source import FloatVector
+from headrace.models.formats.weight_source import FloatVector, Form
 from headrace.ops.matrix import Matrix
 
 _KV_CACHE_SCALES = (".k_scale", ".v_scale")
@@ -58,6 +58,10 @@ class PackedSource:
         values = self._layout.read(module).floats()
         n, k = values.shape
         return Matrix("f32", n, k, values)
+
+    def form(self, name: str) -> Form:
+        module = self._modules.get(name)
+        return self._folder.form(name) if module is None else self._layout.form(module)
 
     def vector(self, name: str) -> FloatVector:
         return self._folder.vector(name)

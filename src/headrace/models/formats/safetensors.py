@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats.join import widen
-from headrace.models.formats.weight_source import FloatVector, check_no_overlap, map_file, release_pages
+from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap, map_file, release_pages
 from headrace.ops.content_digest import content_digest
 from headrace.ops.matrix import Matrix
 
@@ -112,6 +112,10 @@ class SafetensorsFolder:
 
     def floats(self, name: str) -> Matrix:
         return widen(self.matrix(name))
+
+    def form(self, name: str) -> Form:
+        dtype = self._float(name)[1].dtype
+        return Form(dtype, "bf16" if dtype == "BF16" else "f32")
 
     def vector(self, name: str) -> FloatVector:
         file, tensor = self._float(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
-from headrace.ops.matrix import Matrix
+from headrace.ops.matrix import Matrix, Scheme
 
 FloatVector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a weight becomes, told from headers alone: `stored` is its type in the file; scheme, group and stored_as are
+    those of its Matrix."""
+
+    stored: str
+    scheme: Scheme
+    group: int = 0
+    stored_as: str = ""
 
 
 class WeightSource(Protocol):
@@ -34,6 +46,9 @@ class WeightSource(Protocol):
 
     def floats(self, name: str) -> Matrix:
         """The same as f32, exactly the stored values."""
+
+    def form(self, name: str) -> Form:
+        """What matrix() makes of the weight."""
 
     def vector(self, name: str) -> FloatVector:
         """The weight as float32; a one-dimensional float tensor."""
