@@ -76,7 +76,7 @@ class PlainTemplate:
         roles = [m["role"] for m in messages]
         if any(a == b for a, b in pairwise(roles)):
             raise RequestError("messages: roles must alternate", param="messages")
-        text = "".join(f"<{d['text']}>" for d in documents or ()) + str((more or {}).get("mood", ""))
+        text = "".join(f"<{d.get('text')}>" for d in documents or ()) + str((more or {}).get("mood", ""))
         text += "".join(f"{m['role']}:{m['content']}\n" for m in messages)
         text += "assistant:" if add_generation_prompt else ""
         return list((text.removesuffix("\n") if continue_final_message else text).encode())

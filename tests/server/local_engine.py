@@ -19,6 +19,7 @@ from tests.tiny_models import RandomWeights, tiny_spec
 
 from headrace.core.config import Config
 from headrace.core.request import FinishReason, OutputDelta, Request
+from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity, Executor
 from headrace.engine.null_executor import Faults, NullExecutor
@@ -35,8 +36,10 @@ MAX_LEN = 256
 BLOCK = 16
 
 
-def null_executor(*, blocks: int = 200, slots: int = 8, faults: Faults | None = None) -> NullExecutor:
-    return NullExecutor(Capacity(slots, BLOCK, (blocks,), (None,), MAX_LEN, VOCAB), faults)
+def null_executor(
+    *, blocks: int = 200, slots: int = 8, max_len: int = MAX_LEN, faults: Faults | None = None
+) -> NullExecutor:
+    return NullExecutor(Capacity(slots, BLOCK, (blocks,), (None,), max_len, VOCAB), faults)
 
 
 @functools.cache
@@ -74,7 +77,8 @@ class LocalEngine:
 
     @property
     def ready(self) -> Ready:
-        return Ready(MAX_LEN, VOCAB, "fp-local", sum(self.executor.capacity.num_blocks), BLOCK, {"model": "local"})
+        has = self.executor.capacity
+        return Ready(has.max_model_len, VOCAB, "fp-local", sum(has.num_blocks), BLOCK, {"model": "local"})
 
     async def add(self, request: Request) -> AsyncIterator[OutputDelta]:
         self.engine.add(request, time.monotonic())
@@ -94,8 +98,8 @@ class LocalEngine:
     def stats(self) -> Stats:
         return self.engine.stats()
 
-    def healthy(self) -> tuple[bool, str]:
-        return True, ""
+    def health(self) -> Health:
+        return Health(HealthState.HEALTHY)
 
     @property
     def idle(self) -> bool:

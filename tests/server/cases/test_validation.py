@@ -43,7 +43,7 @@ async def refused(client: httpx.AsyncClient, path: str, body: dict[str, Any], pa
         assert "Traceback" not in error["message"] and "headrace/" not in error["message"]
     assert (await beside).json()["choices"][0]["text"] == alone
     assert (await client.post(COMPLETIONS, json={"prompt": "next", "max_tokens": 1})).status_code == 200
-    assert (await client.get("/health")).json() == {"status": "ok"}
+    assert (await client.get("/health")).status_code == 200
 
 
 @pytest.mark.parametrize("prompt", [[""], "", ["a", ""], ["", "a"], [[]], [], [[1], []]])
