@@ -47,7 +47,7 @@ class Smaller:
         groups = len(executor.capacity.num_blocks)
         self.capacity: Capacity = dataclasses.replace(executor.capacity, num_blocks=(num_blocks,) * groups)
         self.submit, self.collect = executor.submit, executor.collect
-        self.copy_blocks, self.horizon = executor.copy_blocks, executor.horizon
+        self.horizon = executor.horizon
 
 
 def executors(program: Program, windows: tuple[int | None, ...], compile_grammar: Compile) -> list[Executor]:

@@ -91,12 +91,12 @@ def audit(engine):
         counted = [0] * pool.num_blocks
         for slot in engine._slots.order.tolist():
             last = blocks._capacity[slot] // blocks.block_size
-            for block in blocks._tables[group][slot, blocks._first[group, slot] : last].tolist():
+            for block in blocks._tables[group, slot, blocks._first[group, slot] : last].tolist():
                 counted[block] += 1
         assert counted == pool.refs.tolist()
-        free = pool._free[: pool._num_free].tolist()
-        assert len({*free, *pool._idle}) == len(free) + len(pool._idle)
-        assert all(counted[block] == 0 for block in (*free, *pool._idle))
+        free, idle = pool._free[: pool.num_free].tolist(), pool.idle.blocks().tolist()
+        assert len({*free, *idle}) == len(free) + len(idle) == len(free) + pool.num_idle
+        assert all(counted[block] == 0 for block in (*free, *idle))
         assert pool.num_held == sum(count > 0 for count in counted)
 
 

@@ -18,10 +18,10 @@ def check_blocks(engine, saw: Callable[[str], None] = lambda name: None) -> str:
         counted = np.zeros(pool.num_blocks, np.int32)
         for slot in order:
             last = blocks._capacity[slot] // blocks.block_size
-            counted[blocks._tables[group][slot, blocks._first[group, slot] : last]] += 1
+            counted[blocks._tables[group, slot, blocks._first[group, slot] : last]] += 1
         if (counted != pool.refs).any():
             return f"group {group}: references are {pool.refs.tolist()}, tables say {counted.tolist()}"
-        nobodys = [*pool._free[: pool._num_free].tolist(), *pool._idle]
+        nobodys = [*pool._free[: pool.num_free].tolist(), *pool.idle.blocks().tolist()]
         if len(set(nobodys)) != len(nobodys):
             return f"group {group}: a block is free twice: {sorted(nobodys)}"
         if len(nobodys) + np.count_nonzero(counted) != pool.num_blocks or counted[nobodys].any():
@@ -38,7 +38,7 @@ def check_tree(engine, cells) -> str:
     if cache is None:
         return ""
     found = 0
-    stack = [(root, root_hash(salt)) for salt, root in cache._roots.items()]
+    stack = [(root, root_hash(salt)) for salt, root in cache.roots.items()]
     while stack:
         node, state = stack.pop()
         if node.parent is not None:
@@ -46,13 +46,13 @@ def check_tree(engine, cells) -> str:
             for token in np.frombuffer(node.key, np.int32).tolist():
                 state = step_hash(state, token)
                 chain.append(state)
-            for group, block in enumerate(node.blocks):
-                if block < 0:
-                    continue
+            size = engine._blocks.block_size
+            for group, index in np.argwhere(node.blocks >= 0).tolist():
+                block, held = node.blocks[group, index], chain[index * size : (index + 1) * size]
                 found += 1
-                if cells[group][block].tolist() != chain:
+                if cells[group][block, : len(held)].tolist() != held:
                     return f"block {group}:{block} does not hold what the tree says"
-                if cache._owners[group].get(block) is not node:
+                if cache._owners[group][block] is not node:
                     return f"block {group}:{block} is in the tree twice"
         stack += [(child, state) for child in (node.children or {}).values()]
     return "" if found == len(cache) else f"the tree reaches {found} of its {len(cache)} blocks"

@@ -133,9 +133,6 @@ class LedgerDevice:
     def submit(self, batch) -> None:
         self._submitted.append(batch)
 
-    def copy_blocks(self, group, source, destination) -> None:
-        self.cells[group][destination] = self.cells[group][source]
-
     def collect(self) -> BatchOutput:
         batch = self._submitted.popleft()
         self._apply(batch)
@@ -178,6 +175,9 @@ class LedgerDevice:
             self._epochs[group][block] = epoch
             self._tables[group][slot, index] = block
             self._table_epochs[group][slot, index] = epoch
+        copies = batch.copies
+        for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
+            self.cells[group][destination] = self.cells[group][source]
 
     def _check(self, batch, entries) -> None:
         if not 0 < batch.num_tokens <= self._budget:

@@ -369,12 +369,15 @@ class World:
         batch = engine._scheduler.steps[-1].batch
         if batch.num_tokens > self.shape.budget:
             raise Wrong(f"{batch.num_tokens} tokens in a step of at most {self.shape.budget}")
-        if not stats.waiting or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
+        parked = len(engine._scheduler._roster.parking)
+        if parked:
+            self._saw("a wait for another's prefix")
+        if stats.waiting == parked or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
             return
         # Those that run may each be promised as much as they can grow to.
         most = -(-MAX_LEN // self.shape.block_size)
         if all(pool.available > (most + 1) * (self.shape.slots + 1) for pool in engine._blocks.pools):
-            raise Wrong(f"{stats.waiting} wait beside free slots, blocks and budget")
+            raise Wrong(f"{stats.waiting - parked} wait beside free slots, blocks and budget")
 
     def _waits_for_nothing(self) -> bool:
         stats = self.engine.stats()

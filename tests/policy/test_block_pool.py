@@ -25,8 +25,7 @@ class Pool(RuleBasedStateMachine):
     def take(self, count):
         if count > self.pool.available:
             return multiple()
-        for _ in range(self.pool.shortage(count)):
-            block = self.pool.evict()
+        for block in self.pool.evict(self.pool.shortage(count)).tolist():
             assert block == self.idle.pop(0), "the least recently used goes first"
             self.cached.remove(block)
         blocks = self.pool.take(count)

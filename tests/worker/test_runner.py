@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny_models import VOCAB, tiny_program
 
-from headrace.core.batch import Batch, BlockEdits, SlotJoin
+from headrace.core.batch import Batch, BlockCopies, BlockEdits, SlotJoin
 from headrace.core.request import SamplingParams
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import reference_device
@@ -178,7 +178,6 @@ def test_copied_blocks_hold_the_same_keys_and_values():
         )
     )
     assert len(run.collect().tokens) == 0
-    run.copy_blocks(0, ints(2), ints(11))
     edits = BlockEdits(ints(1), ints(0), ints(0), ints(11), ints(0))
     spare = BlockEdits(ints(1), ints(0), ints(1), ints(10), ints(0))
     both = BlockEdits(*(np.concatenate([getattr(edits, f), getattr(spare, f)]) for f in FIELDS))
@@ -194,6 +193,7 @@ def test_copied_blocks_hold_the_same_keys_and_values():
             logit_top=ints(-1),
             joins=(join(1, [*prompt, 3]),),
             edits=both,
+            copies=BlockCopies(ints(0), ints(2), ints(11)),
         )
     )
     assert run.collect().tokens[0] == alone(PROGRAM, [*prompt, 3])[1]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.core.batch import Batch, BatchOutput, IntArray
+from headrace.core.batch import Batch, BatchOutput
 from headrace.engine.executor import Capacity
 
 TOKEN = 7
@@ -37,9 +37,6 @@ class TimedDevice:
         self.now += self._step_s(batch)
         rows = len(batch.logit_entry)
         return BatchOutput(batch.step, np.full(rows, TOKEN, np.int32), np.zeros(rows, np.bool_))
-
-    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
-        """Nothing is held, so nothing is copied."""
 
     def horizon(self) -> int:
         return 1

@@ -61,6 +61,16 @@ class TokenMasks:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCopies:
+    """Whole blocks to copy, one after the other in this order: block source[i] of a group to destination[i]. A later
+    copy may read or write what an earlier one wrote or read."""
+
+    group: IntArray = field(default_factory=lambda: EMPTY)
+    source: IntArray = field(default_factory=lambda: EMPTY)
+    destination: IntArray = field(default_factory=lambda: EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One step. Entry i computes positions starts[i] .. starts[i]+counts[i]-1 of slot slots[i]; the flat rows of
     the step are these, entry after entry.
@@ -69,7 +79,7 @@ class Batch:
     of the token after position logit_position[j]. Where logit_sample[j], the token at position + 1 is sampled
     and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
-    Leaves are applied first, then joins, then edits, then the step runs.
+    Leaves are applied first, then joins, then edits, then copies, then the step runs.
 
     steps above 1: it stands for so many steps, each of one token for every entry; starts, counts and logit_position are
     the first one's and rise by one from step to step. Made only for a device whose horizon() allows it, of entries
@@ -87,6 +97,7 @@ class Batch:
     leaves: tuple[int, ...] = ()
     joins: tuple[SlotJoin, ...] = ()
     edits: BlockEdits = field(default_factory=BlockEdits)
+    copies: BlockCopies = field(default_factory=BlockCopies)
     steps: int = 1
 
     @property

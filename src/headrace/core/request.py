@@ -24,6 +24,7 @@ MAX_CHOICES = 128
 MAX_STOP_CHARACTERS = 4096
 MAX_BAD_WORDS = 1024
 SEED_LIMIT = 2**63
+LONGEST_HINT = 365 * 86_400.0
 _MOST = 2**63 - 1
 
 
@@ -242,6 +243,26 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             msgspec.structs.force_setattr(self, "top_k", 0)
 
 
+class CacheHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request asks of the prefix cache for its own tokens once it has ended; they may be evicted all the same.
+    pin: let them give way last, for this many seconds (true: for a year). ttl_s: let them give way first once they
+    were not used for so many seconds. Raises RequestError naming the field."""
+
+    pin: bool | float | None = None
+    ttl_s: float | None = None
+
+    def __post_init__(self) -> None:
+        pin: Any = self.pin
+        if isinstance(pin, bool):
+            msgspec.structs.force_setattr(self, "pin", LONGEST_HINT if pin else None)
+        for name in ("pin", "ttl_s"):
+            if getattr(self, name) is not None:
+                allowed = f"above 0 and at most {LONGEST_HINT:.0f} seconds"
+                _number(f"cache_hint.{name}", getattr(self, name), 0, LONGEST_HINT, allowed, low_open=True)
+        if self.pin is not None and self.ttl_s is not None:
+            raise RequestError("cache_hint takes pin or ttl_s, not both", param="cache_hint")
+
+
 class Request(msgspec.Struct, frozen=True):
     """One sequence for the engine: choice `choice` of a client's request.
 
@@ -265,6 +286,7 @@ class Request(msgspec.Struct, frozen=True):
     priority: int = DEFAULT_PRIORITY
     tenant: str = ""
     deadline: float | None = None
+    cache_hint: CacheHint | None = None
 
     def __post_init__(self) -> None:
         _integer("priority", self.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1, "a 32-bit integer")

@@ -118,6 +118,7 @@ class Engine:
             return False
         for request_id, message in self._admission.late(now):
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
+        self._blocks.clock(now)
         batch = self._scheduler.advance(self._horizon(), now)
         self._follow(now)
         if batch is None:
@@ -182,7 +183,7 @@ class Engine:
         return Stats(
             step=self._scheduler.num_steps,
             running=self._scheduler.num_running,
-            waiting=len(self._queue),
+            waiting=self._scheduler.num_waiting,
             blocks_used=self._blocks.blocks_held,
             blocks_total=sum(self._executor.capacity.num_blocks),
             blocks_cached=self._blocks.blocks_idle,

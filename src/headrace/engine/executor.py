@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.core.batch import Batch, BatchOutput, IntArray
+from headrace.core.batch import Batch, BatchOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,7 @@ class Executor(Protocol):
 
     def collect(self) -> BatchOutput:
         """Wait for the oldest step under way and return what it brought. Raises if the step raised; state then
-        is as if the batch had only applied its leaves, joins and edits."""
-
-    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
-        """Copy whole blocks inside the device, ordered after all submitted steps."""
+        is as if the batch had only applied its leaves, joins, edits and copies."""
 
     def horizon(self) -> int:
         """How many identical decode steps may be taken as one: 1 for a device that really computes."""

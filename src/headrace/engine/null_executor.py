@@ -105,9 +105,6 @@ class NullExecutor:
             return BatchOutput(batch.step, tokens, failed)
         return BatchOutput(batch.step, tokens, failed, logprob, rank, top_ids, top_logprobs)
 
-    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
-        self._cells[group][destination] = self._cells[group][source]
-
     def horizon(self) -> int:
         """How many steps like the last one begin before `until`, if none of them can bring a stop."""
         stops = any(join.eos_ids or join.params.stop_token_ids for join in self._joins.values())
@@ -128,6 +125,9 @@ class NullExecutor:
         edits = batch.edits
         for slot, group, index, block in zip(edits.slot, edits.group, edits.index, edits.block, strict=True):
             self._tables[group][slot, index] = block
+        copies = batch.copies
+        for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
+            self._cells[group][destination] = self._cells[group][source]
 
     def _compute(self, slot: int, start: int, count: int) -> list[int]:
         size = self._capacity.block_size

@@ -1,7 +1,7 @@
 """What happens when a step raises: it is run again in halves until the request at fault stands alone. That one ends
 with an error; the others get from the halves exactly what the whole step would have brought.
 
-Relies on the executor's promise that a step that raised has only applied its leaves, joins and edits.
+Relies on the executor's promise that a step that raised has only applied its leaves, joins, edits and copies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 
 import numpy as np
 
-from headrace.core.batch import Batch, BatchOutput, BlockEdits, BoolArray, IntArray
+from headrace.core.batch import Batch, BatchOutput, BlockCopies, BlockEdits, BoolArray, IntArray
 from headrace.core.errors import EngineError
 from headrace.engine.executor import Executor
 
@@ -29,9 +29,9 @@ def drain(executor: Executor, count: int) -> None:
 
 
 def rerun(executor: Executor, batch: Batch, alive: BoolArray) -> tuple[BatchOutput, list[int]]:
-    """Run the entries of a batch for which `alive`, without its leaves, joins and edits. Returns an output with all
-    rows of the batch (those of other entries are zero) and the entries at fault. Raises EngineError if several
-    entries were run and none of them can be: then it is no request's fault."""
+    """Run the entries of a batch for which `alive`, without anything to apply. Returns an output with all
+    rows of the batch (those of other entries are zero) and the entries at fault. Raises EngineError if several entries
+    were run and none of them can be: then it is no request's fault."""
     whole: dict[str, np.ndarray] = {}
     reasons: dict[int, str] = {}
     culprits: list[int] = []
@@ -77,6 +77,7 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
         leaves=(),
         joins=(),
         edits=BlockEdits(),
+        copies=BlockCopies(),
     )
 
 

@@ -77,7 +77,11 @@ class Intake:
             if head is None or (better_than is not None and head.effective >= better_than):
                 all_tried = False
                 break
-            hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable)
+            hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable, roster.slots)
+            if hit.awaits >= 0 and roster.slots[hit.awaits].priority <= head.priority:
+                queue.pop()
+                roster.park(head, hit)
+                continue
             if budget.left > 0 and budget.offer(hit.tokens, head.needed - hit.tokens) == 0:
                 all_tried = False
                 break

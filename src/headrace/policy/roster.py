@@ -4,12 +4,15 @@ nowhere else. It decides nothing: the scheduler says who joins and who gives way
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
 from headrace.core.batch import SlotJoin
-from headrace.core.request import ErrorCode, FinishReason, OutputDelta, Request, RequestState
+from headrace.core.request import CacheHint, ErrorCode, FinishReason, OutputDelta, Request, RequestState
 from headrace.policy.block_manager import BlockManager, Hit
 from headrace.policy.moves import Move
+from headrace.policy.parking import Parking
 from headrace.policy.queue import MOST_PASSED, Queue
 from headrace.policy.scoring import Scoring
 from headrace.policy.sequence import Sequence
@@ -30,6 +33,7 @@ class Roster:
         self.queue = queue
         self.counters = Counters()
         self.scoring = Scoring(slots)
+        self.parking = Parking()
         self.behind: set[int] = set()
         self.departures = 0
         self._sequences: dict[str, Sequence] = {}
@@ -69,7 +73,8 @@ class Roster:
             accounts.charge_all(state.account.take(order), due)
             state.charged[order] = charged + due
         if len(accounts) > _MOST_ACCOUNTS:
-            accounts.close_all_but({*state.account.take(order).tolist(), *(one.account for one in self.queue)})
+            waiting = {one.account for one in chain(self.queue, self.parking)}
+            accounts.close_all_but({*state.account.take(order).tolist(), *waiting})
 
     def join(self, sequence: Sequence, hit: Hit) -> SlotJoin:
         """Give a request that left the queue a free slot and its cached prefix."""
@@ -79,11 +84,12 @@ class Roster:
         sequence.paid = max(free, sequence.needed)
         self.queue.accounts.charge(sequence.account, sequence.paid - free)
         slot = self.slots.take(sequence, hit.tokens)
-        self.blocks.admit(slot, sequence.cache_salt, hit)
         if sequence.cached_tokens < 0:
+            sequence.cache = self.blocks.report(sequence.cache_salt, sequence.tokens, sequence.cacheable, hit)
             sequence.cached_tokens = hit.tokens
             self.counters.prompt_tokens += sequence.prompt_len
             self.counters.cached_tokens += min(hit.tokens, sequence.prompt_len)
+        self.blocks.admit(slot, sequence.cache_salt, hit, sequence.request_id)
         self.behind.add(slot)
         self.scoring.join(sequence)
         self._moves.append(Move(sequence, RequestState.RUNNING))
@@ -96,6 +102,16 @@ class Roster:
             sequence.choice,
             sequence.eos_ids,
         )
+
+    def park(self, sequence: Sequence, hit: Hit) -> None:
+        """Let a request that left the queue wait until a running one has computed what both begin with."""
+        sequence.awaited = self.slots[hit.awaits].request_id
+        self.parking.park(sequence, hit.awaits, hit.awaited)
+
+    def unpark(self) -> None:
+        """Back to the queue with those whose prefix is done."""
+        for sequence in self.parking.arrived(self.slots.done):
+            self.queue.push(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same. It had
@@ -115,7 +131,7 @@ class Roster:
             return None
         if sequence.state is RequestState.RUNNING:
             self._leave(sequence, keep=True)
-        else:
+        elif not self.parking.remove(sequence):
             self.queue.remove(sequence)
         delta = OutputDelta(request_id)
         self._finish(sequence, delta, FinishReason.ABORT)
@@ -124,14 +140,15 @@ class Roster:
     def give_up(self, request_id: str, message: str, code: ErrorCode) -> OutputDelta:
         """End a request that waits, with an error."""
         sequence = self._sequences[request_id]
-        self.queue.remove(sequence)
+        if not self.parking.remove(sequence):
+            self.queue.remove(sequence)
         delta = OutputDelta(request_id, error=message, code=code)
         self._finish(sequence, delta, FinishReason.ERROR)
         return delta
 
     def end(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
         """A running request has all it asked for."""
-        self._leave(sequence, keep=True)
+        self._leave(sequence, keep=True, hint=sequence.cache_hint)
         self._finish(sequence, delta, reason)
 
     def fail(self, sequence: Sequence, message: str) -> OutputDelta:
@@ -158,8 +175,8 @@ class Roster:
         leaves, self._leaves = tuple(self._leaves), []
         return leaves
 
-    def _leave(self, sequence: Sequence, *, keep: bool) -> None:
-        """Give up slot and blocks. keep: computed tokens enter the prefix cache."""
+    def _leave(self, sequence: Sequence, *, keep: bool, hint: CacheHint | None = None) -> None:
+        """Give up slot and blocks. keep: computed tokens enter the prefix cache, and hint says how they fare there."""
         slot = sequence.slot
         sequence.tokens = self.slots.named(slot)
         sequence.paid = max(int(self.slots.charged[slot]), int(self.slots.computed[slot]))
@@ -167,12 +184,14 @@ class Roster:
         if keep:
             done = int(self.slots.done[slot])
             self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
-        self.blocks.release(slot)
+        self.blocks.release(slot, hint)
         self.slots.free(slot)
         self.behind.discard(slot)
         self.scoring.leave(slot)
         self._leaves.append(slot)
         self.departures += 1
+        for waiting in self.parking.left(slot):
+            self.queue.push(waiting)
 
     def _finish(self, sequence: Sequence, delta: OutputDelta, reason: FinishReason) -> None:
         sequence.move(RequestState.FINISHED)

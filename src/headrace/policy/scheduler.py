@@ -68,6 +68,10 @@ class Scheduler:
         return self.slots.num_taken
 
     @property
+    def num_waiting(self) -> int:
+        return len(self.queue) + len(self._roster.parking)
+
+    @property
     def has_work(self) -> bool:
         return bool(self._roster) or bool(self.steps)
 
@@ -97,7 +101,10 @@ class Scheduler:
 
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""
-        return take_in(self._roster, self.steps.popleft(), output)
+        sent = take_in(self._roster, self.steps.popleft(), output)
+        if self._roster.parking:
+            self._roster.unpark()
+        return sent
 
     def alive(self, step: Step) -> BoolArray:
         """Which entries of a step under way still belong to the request that they were made for."""
@@ -169,6 +176,7 @@ class Scheduler:
             steady.top,
             leaves=self._roster.take_leaves(),
             edits=self.blocks.take_edits(),
+            copies=self.blocks.take_copies(),
             steps=begun,
         )
         final = steady.left <= 0
@@ -260,6 +268,7 @@ class Scheduler:
             leaves=self._roster.take_leaves(),
             joins=joins,
             edits=self.blocks.take_edits(),
+            copies=self.blocks.take_copies(),
         )
         serials = state.serial.take(slots)
         self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures))

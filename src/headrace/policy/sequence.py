@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.batch import IntArray
-from headrace.core.request import MOVES, Request, RequestState, SamplingParams
+from headrace.core.request import MOVES, CacheHint, Request, RequestState, SamplingParams
+from headrace.policy.cache_report import CacheReport
 
 NOWHERE = -1
 
@@ -18,7 +19,8 @@ NOWHERE = -1
 class Sequence:
     """ticket: order of arrival, kept through preemptions. tokens: int32, known and named, prompt first; the request's
     own lists are not kept. limit: tokens, prompt and output, at which it ends. scored: prompt positions whose
-    log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it.
+    log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it; cache says
+    more of it. awaited: the last request whose computation of the same prefix it waited for.
 
     priority: its class; effective: the class it is served in, which ageing betters. account: where its tenant's tokens
     are counted (fairness.py), paid: positions that were paid for or came free. passed: how many requests from behind
@@ -34,6 +36,7 @@ class Sequence:
     choice: int
     eos_ids: tuple[int, ...]
     cache_salt: str
+    cache_hint: CacheHint | None = None
     priority: int = 0
     tenant: str = ""
     arrived: float = 0.0
@@ -42,6 +45,8 @@ class Sequence:
     scored: int = 0
     cached_tokens: int = -1
     preemptions: int = 0
+    cache: CacheReport | None = None
+    awaited: str | None = None
     effective: int = 0
     account: int = NOWHERE
     paid: int = 0
@@ -61,6 +66,7 @@ class Sequence:
             choice=request.choice,
             eos_ids=request.eos_ids,
             cache_salt=request.cache_salt,
+            cache_hint=request.cache_hint,
             priority=request.priority,
             effective=request.priority,
             tenant=request.tenant,

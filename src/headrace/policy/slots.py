@@ -124,9 +124,13 @@ class Slots:
         assert sequence is not None, f"slot {slot} is free"
         return sequence
 
+    def num_named(self, slot: int) -> int:
+        """How many tokens have known values."""
+        return max(int(self.start[slot]), int(self.done[slot]) + 1)
+
     def named(self, slot: int) -> IntArray:
         """A copy of the tokens whose values are known: int32 [n]."""
-        return self.tokens[slot, : max(self.start[slot], self.done[slot] + 1)].copy()
+        return self.tokens[slot, : self.num_named(slot)].copy()
 
     def _set_stops(self, slot: int, ids: tuple[int, ...]) -> None:
         if len(ids) > MOST_STOPS:

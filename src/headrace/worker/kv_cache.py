@@ -10,7 +10,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import IntArray
+from headrace.core.batch import BlockCopies
 from headrace.core.errors import MachineError
 from headrace.core.kv_layout import KVLayout
 
@@ -27,11 +27,11 @@ class KVCache:
             pool.reshape(n, layout.block_bytes) for pool, n, layout in zip(self.pools, num_blocks, layouts, strict=True)
         ]
 
-    def copy(self, group: int, source: IntArray, destination: IntArray) -> None:
-        """Copy whole blocks; no block may be both source and destination."""
-        blocks = self._blocks[group]
-        for s, d in zip(source.tolist(), destination.tolist(), strict=True):
-            blocks[d] = blocks[s]
+    def copy(self, copies: BlockCopies) -> None:
+        """Copy whole blocks, in order."""
+        columns = (copies.group.tolist(), copies.source.tolist(), copies.destination.tolist())
+        for group, source, destination in zip(*columns, strict=True):
+            self._blocks[group][destination] = self._blocks[group][source]
 
 
 def _pages(size: int) -> Bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headrace.core.batch import Batch, BatchOutput, IntArray
+from headrace.core.batch import Batch, BatchOutput
 from headrace.engine.executor import Capacity
 from headrace.worker.runner import Runner
 
@@ -37,13 +37,6 @@ class LocalExecutor:
         # After a KeyboardInterrupt the step is still under way: whoever abandons the requests collects it again.
         self._under_way.popleft()
         return output
-
-    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
-        if self._thread is None:
-            assert not self._under_way, "with depth 1 a copy is asked for between steps"
-            self._runner.copy_blocks(group, source, destination)
-        else:
-            self._thread.submit(self._runner.copy_blocks, group, source, destination).result()
 
     def horizon(self) -> int:
         return 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.core.batch import Batch, BatchOutput, FloatArray, IntArray
+from headrace.core.batch import Batch, BatchOutput, FloatArray
 from headrace.ops.sampling import Sampler, SamplingTable, empty_output
 from headrace.worker.grammar import GrammarMasks
 from headrace.worker.inputs import SlotInputs
@@ -41,7 +41,7 @@ class Runner:
         self._grammars = grammars
 
     def run(self, batch: Batch) -> BatchOutput:
-        """Leaves, joins, edits, then the step. If the step raises, only the first three have happened."""
+        """Leaves, joins, edits, copies, then the step. If the step raises, only the first four have happened."""
         for slot in batch.leaves:
             self._table.clear(slot)
             self._grammars.leave(slot)
@@ -56,6 +56,7 @@ class Runner:
             )
             self._grammars.join(join)
         self._inputs.apply(batch)
+        self._cache.copy(batch.copies)
         if len(batch.slots) == 0:
             return empty_output(batch.step, 0, -1)
         inputs, positions = self._inputs, batch.logit_position + 1
@@ -82,6 +83,3 @@ class Runner:
             output.reasons.update(form.faults)
         inputs.record(positions, output.tokens)
         return output
-
-    def copy_blocks(self, group: int, source: IntArray, destination: IntArray) -> None:
-        self._cache.copy(group, source, destination)

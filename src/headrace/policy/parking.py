@@ -1,0 +1,62 @@
+"""Requests that could run but are better off waiting: another request computes their prefix right now. They stand
+beside the queue, so they hold up nobody behind them, and go back to their place in it as soon as what they wait
+for is done, or will not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.core.batch import IntArray
+from headrace.policy.sequence import Sequence
+
+
+class Parking:
+    """Keyed by the slot that is waited for."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[tuple[int, Sequence]]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for waiting in self._waiting.values():
+            yield from (sequence for _, sequence in waiting)
+
+    def park(self, sequence: Sequence, slot: int, position: int) -> None:
+        """Until the first `position` positions of this slot are done, or it is left."""
+        self._waiting.setdefault(slot, []).append((position, sequence))
+        self._size += 1
+
+    def remove(self, sequence: Sequence) -> bool:
+        """Take one out before its time. False: it is not here."""
+        for slot, waiting in self._waiting.items():
+            for entry in waiting:
+                if entry[1] is sequence:
+                    waiting.remove(entry)
+                    self._size -= 1
+                    if not waiting:
+                        del self._waiting[slot]
+                    return True
+        return False
+
+    def left(self, slot: int) -> list[Sequence]:
+        """Those who wait for a slot that was left. They are no longer here."""
+        gone = [sequence for _, sequence in self._waiting.pop(slot, ())]
+        self._size -= len(gone)
+        return gone
+
+    def arrived(self, done: IntArray) -> list[Sequence]:
+        """Those whose prefix is done; done: int32 [num_slots]. They are no longer here."""
+        ready: list[Sequence] = []
+        for slot, waiting in tuple(self._waiting.items()):
+            here = [sequence for position, sequence in waiting if position <= done[slot]]
+            if here:
+                ready += here
+                self._waiting[slot] = [entry for entry in waiting if entry[0] > done[slot]]
+                if not self._waiting[slot]:
+                    del self._waiting[slot]
+        self._size -= len(ready)
+        return ready
