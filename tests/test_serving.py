@@ -220,3 +220,23 @@ def test_what_cannot_be_served_is_said_and_ends(default_model, settings, words):
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_admin_port_shows_what_the_api_does_not(default_model):
+    admin = free_port()
+    with serving(default_model, admin_port=admin) as (url, _):
+        answer = complete(url).json()
+        inside = f"http://127.0.0.1:{admin}"
+        (told,) = httpx.get(f"{inside}/debug/requests/{answer['id']}", timeout=5).json()["requests"]
+        assert told["record"]["generated_tokens"] == 4
+        assert told["record"]["waited_s"] < told["record"]["ended_after_s"]
+        steps = httpx.get(f"{inside}/debug/steps", timeout=5).json()["steps"]
+        assert steps[0]["took_ms"] > 0
+        assert "headrace:request_queue_time_seconds_count" in httpx.get(f"{inside}/metrics", timeout=5).text
+        assert httpx.get(f"{url}/debug/steps", timeout=5).status_code == 404
+
+
+def test_the_debug_routes_are_the_apis_where_only_this_machine_reaches_it(server):
+    url, _ = server
+    complete(url)
+    assert httpx.get(f"{url}/debug/steps", timeout=5).json()["steps"]

@@ -6,11 +6,13 @@ streams at once, with an error; the third does not even wait for that.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,16 +27,19 @@ from headrace.engine.client import ProcessClient
 from headrace.engine_process import EngineProcess
 from headrace.models.grammar import GrammarCompiler
 from headrace.models.text import TextModel, load_text
+from headrace.server.admin import create_admin_app
 from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
 from headrace.server.connection import Connection
+from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 
 _CLOSING_SECONDS = 5
 
 
-def run(config: Config, engine: EngineProcess, listener: socket.socket) -> int:
-    """Serve until a signal; returns the exit status."""
+def run(config: Config, engine: EngineProcess, listener: socket.socket, admin: socket.socket | None) -> int:
+    """Serve until a signal, metrics and debug routes on a listener of their own if there is one; returns the exit
+    status."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     text = load_text(Path(config.model))
     uvicorn_config = uvicorn.Config(
@@ -48,7 +53,7 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket) -> int:
     )
     settle()
     with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
-        return runner.run(_run(config, engine, listener, text, uvicorn_config))
+        return runner.run(_run(config, engine, (listener, admin), text, uvicorn_config))
 
 
 async def _no_app(scope: object, receive: object, send: object) -> None:
@@ -56,8 +61,13 @@ async def _no_app(scope: object, receive: object, send: object) -> None:
 
 
 async def _run(
-    config: Config, engine: EngineProcess, listener: socket.socket, text: TextModel, uvicorn_config: uvicorn.Config
+    config: Config,
+    engine: EngineProcess,
+    listeners: tuple[socket.socket, socket.socket | None],
+    text: TextModel,
+    uvicorn_config: uvicorn.Config,
 ) -> int:
+    listener, admin = listeners
     client = ProcessClient(engine)
     try:
         ready = await client.start()
@@ -67,7 +77,8 @@ async def _run(
         cut_streams = partial(client.stop, "the server was stopped")
         server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)
         announcing = asyncio.create_task(_announce(server, config, listener))
-        await server.serve(sockets=[listener])
+        async with _serving_admin(app.state.service, admin):
+            await server.serve(sockets=[listener])
         await announcing
         await client.shutdown()
     finally:
@@ -88,6 +99,8 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         template_kwargs=_listed(config.allowed_chat_template_kwargs),
         seed=config.seed,
         max_body_bytes=config.max_body_bytes,
+        # With several tenants, one's key must not show another's requests.
+        debug_routes=config.admin_port is None and config.api_key_file is None and _is_loopback(config.host),
     )
 
 
@@ -99,6 +112,41 @@ def _api_keys(config: Config) -> tuple[tuple[str, Caller], ...]:
 def _listed(names: str | None) -> tuple[str, ...]:
     """What a setting lists by commas."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class AdminServer(uvicorn.Server):
+    """A uvicorn server that leaves signals to the one beside it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _serving_admin(service: Service, listener: socket.socket | None) -> AsyncIterator[None]:
+    """Answer an operator, also while the API drains."""
+    if listener is None:
+        yield
+        return
+    config = uvicorn.Config(
+        create_admin_app(service), http=Connection, log_config=None, access_log=False, server_header=False
+    )
+    server = AdminServer(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    host, port = listener.getsockname()[:2]
+    _tell(f"metrics and debug routes are at http://{host}:{port}")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
 
 
 class DrainingServer(uvicorn.Server):

@@ -14,18 +14,22 @@ from headrace.core.errors import ConfigError, EngineDeadError
 from headrace.engine_process import SETTINGS_AT_FAULT, EngineProcess
 from headrace.models.sources import locate_model
 
+ADMIN_HOST = "127.0.0.1"
+"""Who can reach it needs no key, so it is this machine alone."""
+
 
 def serve(config: Config) -> int:
     """Returns the exit status. Raises ConfigError, ModelError, MachineError, or EngineDeadError with the reason for
     which the engine could not start."""
     name = config.served_model_name or _api_name(config.model)
     config = dataclasses.replace(locate_model(config), served_model_name=name)
-    listener = _bind(config.host, config.port)
+    listener = _bind(config.host, config.port, "port")
+    admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
     engine = EngineProcess(config)
     try:
         # Not at the top: importing it takes longer than all else this process does before it is ready.
         api_process = importlib.import_module("headrace.api_process")
-        status: int = api_process.run(config, engine, listener)
+        status: int = api_process.run(config, engine, listener, admin)
         return status
     except EngineDeadError as error:
         engine.close()
@@ -34,6 +38,8 @@ def serve(config: Config) -> int:
         raise
     finally:
         listener.close()
+        if admin is not None:
+            admin.close()
         engine.close()
 
 
@@ -43,8 +49,8 @@ def _api_name(model: str) -> str:
     return path.name.removesuffix(".gguf") or model if path.exists() else model
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Take the address before anything is loaded for it."""
+def _bind(host: str, port: int, field: str) -> socket.socket:
+    """Take the address before anything is loaded for it. field: the setting that the port is from."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,6 +60,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {why}; choose another --host or --port", field="port"
+            f"cannot listen on {host}:{port}: {why}; choose another --host or --{field.replace('_', '-')}",
+            field=field,
         ) from error
     return listener

@@ -61,6 +61,9 @@ class EchoEngine:
                 del self.live[request_id]
         return deltas
 
+    def inspect(self, request_id, steps, now):
+        return [], []
+
     def stats(self):
         return Stats(step=self.steps, running=len(self.live))
 

@@ -170,6 +170,16 @@ async def test_a_stopped_engine_is_noticed_and_recovers(engine, monkeypatch):
     assert await tokens_of(stream) == [17] * 30
 
 
+async def test_metrics_wait_for_nothing_and_an_inspection_not_for_ever(engine, monkeypatch):
+    monkeypatch.setattr(client_module, "INSPECT_SECONDS", 0.2)
+    client, process = engine
+    os.kill(process.pid, signal.SIGSTOP)
+    assert client.stats().running == 0
+    with pytest.raises(EngineDeadError, match="did not answer"):
+        await client.inspect("r")
+    os.kill(process.pid, signal.SIGCONT)
+
+
 async def test_streams_go_on_when_a_killed_engine_is_started_again(engine):
     client, process = engine
     prompts = [[17, i, i + 1, i + 2] for i in range(20, 28)]
@@ -235,6 +245,8 @@ async def test_an_engine_that_keeps_ending_is_given_up(engine, monkeypatch):
         await client.add(request([5]))
     with pytest.raises(EngineDeadError):
         client.stats()
+    with pytest.raises(EngineDeadError):
+        await client.inspect("r0")
 
 
 async def test_another_model_in_the_place_of_the_first_is_not_taken_for_it(engine):

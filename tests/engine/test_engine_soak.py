@@ -32,7 +32,7 @@ def mixed(index, draw):
 def test_soak(depth):
     draw = random.Random(depth)
     has = capacity(slots=8, block_size=4, blocks=24, max_model_len=48)
-    engine = make_engine(has, max_num_batched_tokens=32, pipeline_depth=depth)
+    engine = make_engine(has, max_num_batched_tokens=32, pipeline_depth=depth, request_log=50, step_ring=50)
     live, added, ended, aborted = {}, 0, 0, 0
     objects = {}
     while added < COUNT or engine.has_work:

@@ -92,6 +92,16 @@ async def test_each_request_gets_its_own_tokens_and_nothing_stays(client):
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
+async def test_requests_and_steps_are_told_afterwards(client):
+    request = make(0, [1, 2, 3], 5)
+    await collect(await client.add(request))
+    told = await client.inspect("r0", 3)
+    assert [(r.request_id, r.state, r.generated_tokens) for r in told.requests] == [("r0", "finished", 5)]
+    assert len(told.steps) == 3 and all(step.took_ms is not None for step in told.steps)
+    both = await asyncio.gather(client.inspect("r0"), client.inspect(steps=1))
+    assert [(len(told.requests), len(told.steps)) for told in both] == [(1, 0), (0, 1)]
+
+
 async def test_what_can_never_run_is_refused_and_too_much_is_put_off(client):
     with pytest.raises(RequestError, match="1000000 is not a token id"):
         await client.add(make(0, [10**6], 1))

@@ -15,26 +15,30 @@ def predictor(slots=2):
     return WaitingTime(LatencyModel(PRICES), slots=slots, budget=64)
 
 
+def predict(waiting_time, backlog, *, running, priority=0):
+    return waiting_time.predict(backlog.ahead(priority, ""), running=running, waiting=backlog.requests)
+
+
 def test_a_free_slot_that_nobody_waits_for_is_there_now():
-    assert predictor().predict(Backlog(), running=1, priority=0, tenant="") == 0
+    assert predict(predictor(), Backlog(), running=1) == 0
 
 
 def test_it_is_the_price_of_what_goes_before_and_of_one_that_ends():
     waiting_time, backlog = predictor(), Backlog()
     waiting_time.ended(10, 30)
     one = (10 + 30) * 0.5
-    assert waiting_time.predict(backlog, running=2, priority=0, tenant="") == pytest.approx(one)
+    assert predict(waiting_time, backlog, running=2) == pytest.approx(one)
     backlog.add(0, "", 10, 30)
-    assert waiting_time.predict(backlog, running=2, priority=0, tenant="") == pytest.approx(2 * one)
-    assert waiting_time.predict(backlog, running=2, priority=-1, tenant="") == pytest.approx(one)
+    assert predict(waiting_time, backlog, running=2) == pytest.approx(2 * one)
+    assert predict(waiting_time, backlog, running=2, priority=-1) == pytest.approx(one)
     backlog.add(-1, "", 10, 4)
-    assert waiting_time.predict(backlog, running=2, priority=-1, tenant="") == pytest.approx(one + (10 + 4) * 0.5)
+    assert predict(waiting_time, backlog, running=2, priority=-1) == pytest.approx(one + (10 + 4) * 0.5)
 
 
 def test_outputs_that_nobody_has_seen_count_for_nothing():
     waiting_time, backlog = predictor(), Backlog()
     backlog.add(0, "", 10, 100_000)
-    assert waiting_time.predict(backlog, running=2, priority=0, tenant="") == pytest.approx((10 + 1) * 0.5)
+    assert predict(waiting_time, backlog, running=2) == pytest.approx((10 + 1) * 0.5)
 
 
 def test_where_memory_is_short_fewer_run_together():
@@ -43,8 +47,8 @@ def test_where_memory_is_short_fewer_run_together():
     waiting_time, backlog = WaitingTime(LatencyModel(slow_steps), slots=8, budget=64), Backlog()
     waiting_time.ended(1, 10)
     backlog.add(0, "", 1, 10)
-    full = waiting_time.predict(backlog, running=8, priority=0, tenant="")
-    assert waiting_time.predict(backlog, running=2, priority=0, tenant="") > 3 * full
+    full = predict(waiting_time, backlog, running=8)
+    assert predict(waiting_time, backlog, running=2) > 3 * full
 
 
 def test_it_forgets_what_requests_used_to_be_like():

@@ -11,7 +11,9 @@ from typing import Any
 from headrace.core.errors import EngineDeadError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request, TokenLogprobs
 from headrace.engine.client_protocol import Health, HealthState
-from headrace.engine.wire import Ready, Stats
+from headrace.engine.wire import Inspected, Ready, Stats
+from headrace.policy.request_log import RequestRecord
+from headrace.policy.step_ring import StepRecord
 
 EOS = 256
 BOS = 257
@@ -105,6 +107,8 @@ class FakeEngine:
         self.cached_tokens = 0
         self.dead = False
         self.state = Health(HealthState.HEALTHY)
+        self.records: list[RequestRecord] = []
+        self.steps: list[StepRecord] = []
         self.added: list[Request] = []
         self.aborted: list[str] = []
         self.live: set[str] = set()
@@ -182,6 +186,12 @@ class FakeEngine:
         if self.dead:
             raise EngineDeadError("process 4242 was killed by signal 9")
         return Stats(running=len(self.live), blocks_used=len(self.live), blocks_total=100)
+
+    async def inspect(self, request_id: str = "", steps: int = 0) -> Inspected:
+        if self.dead:
+            raise EngineDeadError("process 4242 was killed by signal 9")
+        found = [r for r in self.records if r.request_id.startswith(request_id)] if request_id else []
+        return Inspected(1, found, self.steps[:steps])
 
     def health(self) -> Health:
         return self.state

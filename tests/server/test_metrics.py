@@ -8,6 +8,7 @@ from tests.server.fake_engine import FakeEngine, endless
 from tests.server.serving import CHAT, MODEL, user
 
 from headrace.engine.wire import Stats
+from headrace.policy.histogram import HistogramCounts
 
 
 async def scrape(client: httpx.AsyncClient) -> dict[str, float]:
@@ -41,6 +42,34 @@ async def test_engine_gauges_and_counters(client: httpx.AsyncClient, engine: Fak
         "headrace:prefix_cache_hits_total": 40,
     }
     assert {name: found[name] for name in expected} == expected
+
+
+async def test_waits_by_class_refusals_and_histograms(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    def stats() -> Stats:
+        return Stats(
+            waiting=3, waiting_tokens=90, waiting_by_priority={-1: 1, 2: 2}, predicted_wait=1.5, oldest_wait=7.0,
+            refused={"overloaded": 4}, latency_error=0.25, hits_by_tier={"device": 30, "disk": 10},
+            queue_seconds=HistogramCounts((0.5, 1.0), (3, 2, 1), 9.0),
+        )  # fmt: skip
+
+    engine.stats = stats  # type: ignore[method-assign]
+    text = (await client.get("/metrics")).text
+    for line in (
+        f'headrace:num_requests_waiting_by_priority{{model_name="{MODEL}",priority="-1"}} 1.0',
+        f'headrace:num_requests_waiting_by_priority{{model_name="{MODEL}",priority="2"}} 2.0',
+        f'headrace:num_tokens_waiting{{model_name="{MODEL}"}} 90.0',
+        f'headrace:predicted_wait_seconds{{model_name="{MODEL}"}} 1.5',
+        f'headrace:oldest_wait_seconds{{model_name="{MODEL}"}} 7.0',
+        f'headrace:requests_refused_total{{code="overloaded",model_name="{MODEL}"}} 4.0',
+        f'headrace:prefix_cache_hits_by_tier_total{{model_name="{MODEL}",tier="disk"}} 10.0',
+        f'headrace:step_time_prediction_error{{model_name="{MODEL}"}} 0.25',
+        f'headrace:request_queue_time_seconds_bucket{{le="0.5",model_name="{MODEL}"}} 3.0',
+        f'headrace:request_queue_time_seconds_bucket{{le="1.0",model_name="{MODEL}"}} 5.0',
+        f'headrace:request_queue_time_seconds_bucket{{le="+Inf",model_name="{MODEL}"}} 6.0',
+        f'headrace:request_queue_time_seconds_sum{{model_name="{MODEL}"}} 9.0',
+        f'headrace:request_inference_time_seconds_count{{model_name="{MODEL}"}} 0.0',
+    ):
+        assert line in text.splitlines(), line
 
 
 async def test_requests_by_how_they_ended(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -60,6 +60,11 @@ class Config:
     tenant_limits: str | None = _field(
         None, "TOML or JSON file of what each API key may ask for per minute and at once.", server_only=True
     )
+    request_log: int = _field(1024, "Ended requests that /debug/requests remembers; 0 for none.", server_only=True)
+    step_ring: int = _field(256, "Steps that /debug/steps looks back on; 0 for none.", server_only=True)
+    admin_port: int | None = _field(
+        None, "Port of this machine alone for /metrics, /debug and /health.", server_only=True
+    )
     max_model_len: int | None = _field(None, "Longest sequence, prompt and output. Default: what the model allows.")
     max_num_seqs: int = _field(64, "Most requests that run at once.")
     max_num_batched_tokens: int = _field(512, "Most tokens computed in one step; longer prompts go in chunks.")
@@ -105,7 +110,7 @@ class Config:
                 f"priority_aging_cap must be a 32-bit integer, got {shown(self.priority_aging_cap)}",
                 field="priority_aging_cap",
             )
-        for name in ("max_queued_requests", "max_preemptions", "shutdown_timeout"):
+        for name in ("max_queued_requests", "max_preemptions", "shutdown_timeout", "request_log", "step_ring"):
             _at_least(name, getattr(self, name), 0)
         if not 0 <= self.packed_cache_gib <= MAX_CACHE_GIB:
             raise ConfigError(
@@ -138,8 +143,11 @@ class Config:
             value = getattr(self, field.name)
             if isinstance(value, int) and not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
                 raise ConfigError(f"{field.name} must be a 64-bit integer, got {shown(value)}", field=field.name)
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be from 0 (any free one) to 65535, got {self.port}", field="port")
+        for name in ("port", "admin_port"):
+            if not 0 <= (getattr(self, name) or 0) <= 65535:
+                raise ConfigError(
+                    f"{name} must be from 0 (any free one) to 65535, got {getattr(self, name)}", field=name
+                )
         _one_of("block_size", self.block_size, (16, 32))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_DTYPES))
         _one_of("quantization", self.quantization, QUANTIZATIONS)

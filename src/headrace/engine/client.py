@@ -31,6 +31,8 @@ from headrace.engine.wire import (
     Failed,
     FromEngine,
     Hello,
+    Inspect,
+    Inspected,
     Outputs,
     Ready,
     Refused,
@@ -48,6 +50,8 @@ MOST_FRUITLESS = 5
 """Ends of the engine in a row, with nothing brought in between, after which it is not started again."""
 PROVEN_SECONDS = 60.0
 """An engine that has lived this long since it was ready has proven itself, whether or not anyone asked it."""
+INSPECT_SECONDS = 30.0
+"""How long an inspection may wait for the step under way."""
 
 _WATCH_SECONDS = 0.2
 _LONGEST_PAUSE = 10.0
@@ -75,6 +79,8 @@ class ProcessClient:
         self._engine = engine
         self._live = LiveRequests()
         self._stats = Stats()
+        self._inspecting: dict[int, asyncio.Future[Inspected]] = {}
+        self._inspections = 0
         # Of the first engine; it does not change when another takes its place.
         self._ready: asyncio.Future[Ready] | None = None
         self._pulse: Pulse | None = None
@@ -131,6 +137,20 @@ class ProcessClient:
     def stats(self) -> Stats:
         self._check_alive()
         return self._stats
+
+    async def inspect(self, request_id: str = "", steps: int = 0) -> Inspected:
+        self._check_alive()
+        self._inspections += 1
+        number = self._inspections
+        answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+        self._inspecting[number] = answer
+        try:
+            await self._send(Inspect(number, request_id, steps))
+            return await asyncio.wait_for(answer, INSPECT_SECONDS)
+        except TimeoutError:
+            raise EngineDeadError(f"the engine did not answer within {INSPECT_SECONDS:.0f} s") from None
+        finally:
+            del self._inspecting[number]
 
     def health(self) -> Health:
         if self._dead is not None:
@@ -213,6 +233,9 @@ class ProcessClient:
                 self._refused(message)
             case Stats():
                 self._stats = message
+            case Inspected(number):
+                if number in self._inspecting:
+                    _resolve(self._inspecting[number], message)
             case Ready():
                 await self._engine_ready(message)
             case Failed():
@@ -301,6 +324,9 @@ class ProcessClient:
         error = EngineDeadError(reason)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
+        for inspecting in self._inspecting.values():
+            if not inspecting.done():
+                inspecting.set_exception(error)
         for request_id in self._live:
             self._live.pop(request_id).stream.fail(error)
 

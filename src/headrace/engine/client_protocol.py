@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
 from headrace.core.request import OutputDelta, Request
-from headrace.engine.wire import Ready, Stats
+from headrace.engine.wire import Inspected, Ready, Stats
 
 
 class HealthState(enum.StrEnum):
@@ -39,6 +39,10 @@ class EngineClient(Protocol):
     def stats(self) -> Stats:
         """What the engine published last, which it does while it works. Never waits. Raises EngineDeadError when the
         engine is gone."""
+
+    async def inspect(self, request_id: str = "", steps: int = 0) -> Inspected:
+        """What became of a client's request, and the last steps; waits for the step under way. Raises EngineDeadError
+        if the engine is gone or does not answer in time."""
 
     def health(self) -> Health:
         """Whether the engine makes progress. Never waits."""

@@ -7,13 +7,15 @@ Drive it with step() while has_work, or with begin_step() and finish_step() wher
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from headrace.core.config import Config
-from headrace.core.errors import RequestError
+from headrace.core.errors import OverloadedError, RequestError
+from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.engine.executor import Executor
+from headrace.engine.journal import Journal
 from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
@@ -24,8 +26,10 @@ from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
 from headrace.policy.preemption import Patience
 from headrace.policy.queue import FairQueue
+from headrace.policy.request_log import RequestRecord
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
+from headrace.policy.step_ring import StepRecord
 from headrace.policy.waiting_time import WaitingTime
 
 log = logging.getLogger(__name__)
@@ -78,11 +82,14 @@ class Engine:
             limits=limits,
             waiting_time=WaitingTime(self.latency, slots=has.num_slots, budget=config.max_num_batched_tokens),
         )
+        self.journal = Journal(requests=config.request_log, steps=config.step_ring)
+        self._budget = config.max_num_batched_tokens
+        self._refused: Counter[str] = Counter()
         self._ready: list[OutputDelta] = []
-        # What each step under way computes (None: several taken as one), and when it was begun; when the last one came
-        # back.
-        self._begun: deque[tuple[StepWork | None, float]] = deque()
-        self._collected = float("-inf")
+        # What each step under way computes (None: several taken as one), when it was begun, and its record; when the
+        # last one came back.
+        self._begun: deque[tuple[StepWork | None, float, StepRecord | None]] = deque()
+        self._collected = self._now = float("-inf")
 
     def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
         """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later (not if
@@ -92,12 +99,13 @@ class Engine:
             raise RequestError(f"request_id {request.request_id!r} is in use", param="request_id")
         self._admission.check_possible(request, self._blocks)
         if not replayed:
-            self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
+            self._check_load(request, now)
         answer = self._scheduler.add(request, now)
         if answer is not None:
             self._ready.append(answer)
             return
         self._admission.take(request, now)
+        self.journal.take(request, now)
         self._follow(now)
 
     def abort(self, request_ids: Iterable[str], now: float) -> None:
@@ -119,11 +127,15 @@ class Engine:
         for request_id, message in self._admission.late(now):
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
         self._blocks.clock(now)
+        preempted = self._scheduler.counters.preemptions
         batch = self._scheduler.advance(self._horizon(), now)
         self._follow(now)
         if batch is None:
             return False
-        self._begun.append((StepWork.of(batch) if batch.steps == 1 else None, now))
+        preempted = self._scheduler.counters.preemptions - preempted
+        work = StepWork.of(batch) if batch.steps == 1 else None
+        record = self.journal.begin(batch, work, self._scheduler, now, budget=self._budget, preempted=preempted)
+        self._begun.append((work, now, record))
         self._executor.submit(batch)
         return True
 
@@ -147,18 +159,28 @@ class Engine:
         self._follow(clock())
         return ready
 
+    def _check_load(self, request: Request, now: float) -> None:
+        try:
+            self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
+        except OverloadedError as error:
+            self._refused[error.code or ""] += 1
+            raise
+
     def _follow(self, now: float) -> None:
         """Let those know who keep account of requests."""
+        self._now = now
         if moves := self._scheduler.take_moves():
             self._admission.follow(moves, now)
+            self.journal.follow(moves, now)
 
     def _observe(self, now: float) -> None:
         """Learn how long the oldest step took; it waited for those begun before it."""
-        work, begun = self._begun.popleft()
-        if work is None:
-            self._collected = now
-            return
-        self.latency.observe(work, max(0.0, now - max(begun, self._collected)))
+        work, begun, record = self._begun.popleft()
+        seconds = max(0.0, now - max(begun, self._collected))
+        if record is not None:
+            record.took_ms = 1e3 * seconds
+        if work is not None:
+            self.latency.observe(work, seconds)
         self._collected = now
 
     def _recover(self) -> list[OutputDelta]:
@@ -178,8 +200,19 @@ class Engine:
         """Whether stepping can still bring anything."""
         return self._scheduler.has_work or bool(self._ready)
 
+    def inspect(self, request_id: str, steps: int, now: float) -> tuple[list[RequestRecord], list[StepRecord]]:
+        """What became of a client's request, one record for each of its sequences, and the last steps."""
+        found = self.journal.log.find(request_id, now) if request_id else []
+        for record in found:
+            ahead = self.journal.log.ahead(record)
+            if ahead is not None:
+                record.position = ahead.requests + 1
+                record.predicted_wait_s = self._admission.wait_behind(ahead, self._slots.num_taken)
+        ring = self.journal.ring
+        return found, ring.latest(steps, self.latency) if ring is not None else []
+
     def stats(self) -> Stats:
-        counters = self._scheduler.counters
+        counters, admission = self._scheduler.counters, self._admission
         return Stats(
             step=self._scheduler.num_steps,
             running=self._scheduler.num_running,
@@ -192,4 +225,13 @@ class Engine:
             generated_tokens=counters.generated_tokens,
             cached_tokens=counters.cached_tokens,
             finished=dict(counters.finished),
+            waiting_tokens=admission.backlog.tokens,
+            waiting_by_priority=admission.backlog.by_priority(),
+            predicted_wait=admission.predicted_wait(self._slots.num_taken, DEFAULT_PRIORITY, ""),
+            oldest_wait=self.journal.log.oldest_wait(self._now),
+            hits_by_tier=dict(self.journal.log.hits_by_tier),
+            refused=dict(self._refused),
+            latency_error=self.latency.error,
+            queue_seconds=self.journal.queue_seconds.read(),
+            inference_seconds=self.journal.inference_seconds.read(),
         )

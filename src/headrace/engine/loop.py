@@ -28,6 +28,8 @@ from headrace.engine.wire import (
     Failed,
     FromEngine,
     Hello,
+    Inspect,
+    Inspected,
     Outputs,
     Ready,
     Refused,
@@ -142,6 +144,8 @@ class EngineLoop:
                 self._engine.abort(mine, self._clock())
             case Hello():
                 pass
+            case Inspect(number, request_id, steps):
+                self._send(client, Inspected(number, *self._engine.inspect(request_id, steps, self._clock())))
             case Shutdown():
                 self._draining = self._stopped = True
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.core.request import OutputDelta, Request
+from headrace.policy.histogram import HistogramCounts
+from headrace.policy.request_log import RequestRecord
+from headrace.policy.step_ring import StepRecord
 
 SOCKET_NAME = "engine.sock"
 HEARTBEAT_NAME = "heartbeat"
@@ -28,6 +31,14 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
     """A client's first word: it is answered by Stats and Ready, and Stats follow as steps go on."""
+
+
+class Inspect(msgspec.Struct, tag=True, frozen=True):
+    """Asks for what became of a client's request (its id, or that of one of its sequences), and for the last steps."""
+
+    number: int
+    request_id: str = ""
+    steps: int = 0
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
@@ -52,8 +63,19 @@ class Outputs(msgspec.Struct, tag=True, frozen=True):
     deltas: list[OutputDelta]
 
 
+class Inspected(msgspec.Struct, tag=True, frozen=True):
+    """The answer to the Inspect of this number. The newest step comes first."""
+
+    number: int
+    requests: list[RequestRecord] = []
+    steps: list[StepRecord] = []
+
+
 class Stats(msgspec.Struct, tag=True, frozen=True):
-    """The engine's gauges and counters. step counts the steps that were begun."""
+    """The engine's gauges and counters. step counts the steps that were begun. waiting_by_priority: requests that wait.
+    predicted_wait: seconds that a new request of priority 0 would wait; oldest_wait: that the one has waited which came
+    first. hits_by_tier: tokens found in the prefix cache. refused: by the error's code. latency_error: of the latency
+    model, relative, lately."""
 
     step: int = 0
     running: int = 0
@@ -66,6 +88,15 @@ class Stats(msgspec.Struct, tag=True, frozen=True):
     generated_tokens: int = 0
     cached_tokens: int = 0
     finished: dict[str, int] = {}
+    waiting_tokens: int = 0
+    waiting_by_priority: dict[int, int] = {}
+    predicted_wait: float = 0.0
+    oldest_wait: float = 0.0
+    hits_by_tier: dict[str, int] = {}
+    refused: dict[str, int] = {}
+    latency_error: float | None = None
+    queue_seconds: HistogramCounts = HistogramCounts()
+    inference_seconds: HistogramCounts = HistogramCounts()
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -85,8 +116,8 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     message: str
 
 
-ToEngine = Add | Abort | Hello | Shutdown
-FromEngine = Ready | Accepted | Refused | Outputs | Stats | Failed
+ToEngine = Add | Abort | Hello | Inspect | Shutdown
+FromEngine = Ready | Accepted | Refused | Outputs | Stats | Inspected | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

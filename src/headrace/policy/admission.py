@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason, Request, RequestState
-from headrace.policy.backlog import Backlog
+from headrace.policy.backlog import Backlog, Waiting
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.deadlines import Deadlines
 from headrace.policy.limits import Limits
@@ -183,7 +183,12 @@ class Admission:
 
     def predicted_wait(self, running: int, priority: int, tenant: str) -> float:
         """Seconds until a request that came now would begin."""
-        return self._waiting_time.predict(self.backlog, running=running, priority=priority, tenant=tenant)
+        ahead = self.backlog.ahead(priority, tenant)
+        return self._waiting_time.predict(ahead, running=running, waiting=self.backlog.requests)
+
+    def wait_behind(self, ahead: Waiting, running: int) -> float:
+        """Seconds until one that waits begins, with this ahead of it."""
+        return self._waiting_time.predict(ahead, running=running, waiting=self.backlog.requests)
 
     def _stop_waiting(self, taken: _Taken) -> None:
         if taken.waits:

@@ -95,7 +95,7 @@ class Intake:
                 continue
             if victims:
                 for slot in victims:
-                    roster.preempt(roster.slots[slot])
+                    roster.preempt(roster.slots[slot], head)
                     budget.left += int(planned[slot])
                 gone += victims
                 self._promised = None

@@ -113,7 +113,7 @@ class Roster:
         for sequence in self.parking.arrived(self.slots.done):
             self.queue.push(sequence)
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, by: Sequence | None = None) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same. It had
         its turn, so nobody behind it goes before it now."""
         sequence.passed = MOST_PASSED
@@ -122,7 +122,7 @@ class Roster:
         self._leave(sequence, keep=True)
         sequence.move(RequestState.PREEMPTED)
         self.queue.push(sequence)
-        self._moves.append(Move(sequence, RequestState.PREEMPTED))
+        self._moves.append(Move(sequence, RequestState.PREEMPTED, by))
 
     def abort(self, request_id: str) -> OutputDelta | None:
         """End a request wherever it stands; None if the id is unknown."""
@@ -131,8 +131,8 @@ class Roster:
             return None
         if sequence.state is RequestState.RUNNING:
             self._leave(sequence, keep=True)
-        elif not self.parking.remove(sequence):
-            self.queue.remove(sequence)
+        else:
+            self._withdraw(sequence)
         delta = OutputDelta(request_id)
         self._finish(sequence, delta, FinishReason.ABORT)
         return delta
@@ -140,8 +140,7 @@ class Roster:
     def give_up(self, request_id: str, message: str, code: ErrorCode) -> OutputDelta:
         """End a request that waits, with an error."""
         sequence = self._sequences[request_id]
-        if not self.parking.remove(sequence):
-            self.queue.remove(sequence)
+        self._withdraw(sequence)
         delta = OutputDelta(request_id, error=message, code=code)
         self._finish(sequence, delta, FinishReason.ERROR)
         return delta
@@ -174,6 +173,11 @@ class Roster:
         """Slots left since the last call."""
         leaves, self._leaves = tuple(self._leaves), []
         return leaves
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Stop one that waits from waiting."""
+        if not self.parking.remove(sequence):
+            self.queue.remove(sequence)
 
     def _leave(self, sequence: Sequence, *, keep: bool, hint: CacheHint | None = None) -> None:
         """Give up slot and blocks. keep: computed tokens enter the prefix cache, and hint says how they fare there."""

@@ -49,6 +49,8 @@ class Scheduler:
         self.blocks = blocks
         self.queue = queue
         self.steps: deque[Step] = deque()
+        # Whether the tokens or the time of the step planned last were spent.
+        self.crowded = False
         self._roster = Roster(slots, blocks, queue)
         self.counters = self._roster.counters
         self._budget = budget
@@ -130,6 +132,7 @@ class Scheduler:
                 plan = self._take_in(plan, budget, joins, better_than=int(self.slots.rank[plan.held_back[0]]))
                 plan = self._go_on(plan, budget)
             plan = self._take_in(plan, budget, joins)
+        self.crowded = budget.offer(0, 1) == 0
         return self._begin(plan, tuple(joins)) if len(plan.slots) else None
 
     def advance(self, most: int, now: float = 0.0) -> Batch | None:

@@ -4,7 +4,7 @@ end first, at the price of a prompt's token and of a generated one with as many 
 
 from __future__ import annotations
 
-from headrace.policy.backlog import Backlog, Waiting
+from headrace.policy.backlog import Waiting
 from headrace.policy.latency import LatencyModel, StepWork
 
 _SMOOTHING = 0.1
@@ -29,13 +29,13 @@ class WaitingTime:
         self._prompt += _SMOOTHING * (prompt - self._prompt)
         self._output += _SMOOTHING * (generated - self._output)
 
-    def predict(self, backlog: Backlog, *, running: int, priority: int, tenant: str) -> float:
-        """Seconds until a request that came now would begin to run; 0 if there is a slot that nobody waits for. If
-        requests wait beside a free slot, memory is short, and no more will run than do."""
-        if running < self._slots and not backlog.requests:
+    def predict(self, ahead: Waiting, *, running: int, waiting: int) -> float:
+        """Seconds until a request begins to run that has this ahead of it; 0 if there is a slot that nobody waits for.
+        If requests wait beside a free slot, memory is short, and no more will run than do."""
+        if running < self._slots and not waiting:
             return 0.0
-        together = running if backlog.requests and running else self._slots
-        return self._seconds(backlog.ahead(priority, tenant).plus(self._typical()), together)
+        together = running if waiting and running else self._slots
+        return self._seconds(ahead.plus(self._typical()), together)
 
     def of_one(self) -> float:
         """Seconds from one request's end to the next one's when all slots are taken."""

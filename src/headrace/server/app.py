@@ -8,19 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from headrace.core.errors import HeadraceError
 from headrace.engine.client_protocol import EngineClient
 from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
-from headrace.server.errors import GenerationError, HttpError, handle_gone, handle_known, handle_unknown
+from headrace.server.debug import DEBUG_ROUTES
+from headrace.server.errors import HANDLERS
 from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.health import health, version
 from headrace.server.metrics import metrics
@@ -78,17 +76,10 @@ def create_app(
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
         middleware.append(Middleware(Auth, keys=ApiKeys(settings.api_keys), open_paths=open_paths))
     app = Starlette(
-        routes=list(ROUTES),
+        routes=[*ROUTES, *(DEBUG_ROUTES if settings.debug_routes else ())],
         middleware=middleware,
         lifespan=lifespan,
-        exception_handlers={
-            HeadraceError: handle_known,
-            HttpError: handle_known,
-            GenerationError: handle_known,
-            HTTPException: handle_known,
-            ClientDisconnect: handle_gone,
-            Exception: handle_unknown,
-        },
+        exception_handlers=HANDLERS,
     )
     # A path with a slash too many is unknown; a redirect would send clients wherever their Host header says.
     app.router.redirect_slashes = False

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from headrace.core.errors import EngineDeadError, OverloadedError, RequestError
+from headrace.core.errors import EngineDeadError, HeadraceError, OverloadedError, RequestError
 from headrace.core.request import ErrorCode
 
 log = logging.getLogger("headrace.server")
@@ -130,6 +131,17 @@ async def handle_unknown(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything else; the traceback is logged here, by the server around us too."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return error_response(error)
+
+
+HANDLERS: dict[Any, Any] = {
+    HeadraceError: handle_known,
+    HttpError: handle_known,
+    GenerationError: handle_known,
+    HTTPException: handle_known,
+    ClientDisconnect: handle_gone,
+    Exception: handle_unknown,
+}
+"""By exception, for an app."""
 
 
 def _type(status: int) -> str:

@@ -4,12 +4,15 @@ last, and what only the API sees (latencies and how requests ended) observed as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +20,7 @@ from headrace.core.errors import EngineDeadError
 from headrace.core.request import FinishReason
 from headrace.engine.client_protocol import EngineClient
 from headrace.engine.wire import Stats
+from headrace.policy.histogram import HistogramCounts
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -87,6 +91,9 @@ class _EngineStats(Collector):
             ("num_requests_running", "Requests that run in the engine.", s.running),
             ("num_requests_waiting", "Requests that wait for a place.", s.waiting),
             ("kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", s.blocks_used / max(1, s.blocks_total)),
+            ("num_tokens_waiting", "Tokens to compute of requests that wait.", s.waiting_tokens),
+            ("predicted_wait_seconds", "How long a new request would wait, as far as can be told.", s.predicted_wait),
+            ("oldest_wait_seconds", "How long the one has waited that came first.", s.oldest_wait),
         )
         counters = (
             ("num_preemptions", "Preemptions.", s.preemptions),
@@ -100,6 +107,51 @@ class _EngineStats(Collector):
                 family = kind(f"headrace:{name}", text, labels=["model_name"])
                 family.add_metric([self.model_name], value)
                 yield family
+        yield self._by(
+            GaugeMetricFamily,
+            "num_requests_waiting_by_priority",
+            "Requests that wait for a place, by priority.",
+            "priority",
+            s.waiting_by_priority,
+        )
+        yield self._by(
+            CounterMetricFamily,
+            "prefix_cache_hits_by_tier",
+            "Prompt tokens found in the prefix cache, by where they were.",
+            "tier",
+            s.hits_by_tier,
+        )
+        yield self._by(CounterMetricFamily, "requests_refused", "Requests told to come back later.", "code", s.refused)
+        if s.latency_error is not None:
+            text = "Median of |predicted - taken| / taken of the last steps."
+            error = GaugeMetricFamily("headrace:step_time_prediction_error", text, labels=["model_name"])
+            error.add_metric([self.model_name], s.latency_error)
+            yield error
+        yield self._histogram("request_queue_time_seconds", "Time from arrival to the first step.", s.queue_seconds)
+        yield self._histogram(
+            "request_inference_time_seconds", "Time from the first step to the end.", s.inference_seconds
+        )
+
+    def _by(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        text: str,
+        label: str,
+        values: Mapping[Any, int],
+    ) -> Metric:
+        """A family with one metric for each key of values."""
+        family = kind(f"headrace:{name}", text, labels=["model_name", label])
+        for key, value in values.items():
+            family.add_metric([self.model_name, str(key)], value)
+        return family
+
+    def _histogram(self, name: str, text: str, counts: HistogramCounts) -> Metric:
+        family = HistogramMetricFamily(f"headrace:{name}", text, labels=["model_name"])
+        bounds = [*map(floatToGoString, counts.bounds), "+Inf"]
+        buckets = list(zip(bounds, itertools.accumulate(counts.counts), strict=True))
+        family.add_metric([self.model_name], buckets, counts.total)
+        return family
 
 
 async def metrics(request: Request) -> Response:

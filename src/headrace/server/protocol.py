@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.policy.request_log import RequestRecord
+from headrace.policy.step_ring import StepRecord
+
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """continuous_usage_stats: usage so far in every chunk. include_obfuscation is accepted: nothing is padded here, so
@@ -252,3 +255,20 @@ class Version(msgspec.Struct):
 
 class Health(msgspec.Struct):
     status: str
+
+
+class DebugRequest(msgspec.Struct):
+    """One sequence of a client's request, told in sentences and in numbers."""
+
+    explanation: list[str]
+    record: RequestRecord
+
+
+class DebugRequests(msgspec.Struct):
+    requests: list[DebugRequest]
+
+
+class DebugSteps(msgspec.Struct):
+    """The newest first."""
+
+    steps: list[StepRecord]
