@@ -60,7 +60,8 @@ kernels: $(VENV)/.build-tools
 # runtime has to be there before the interpreter, which is not built with it and never frees all it takes.
 SANITIZED = build/sanitize-$(SANITIZE)
 SANITIZER = $(shell $${CXX:-c++} -print-file-name=lib$(if $(findstring thread,$(SANITIZE)),tsan,asan).so)
-KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_sampling.py
+KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_experts.py tests/ops/test_packed_file.py \
+    tests/ops/test_sampling.py
 
 sanitize: $(VENV)/.build-tools $(VENV)/.test
 	@$(BIN)/cmake -S . -B "$(SANITIZED)" -G Ninja -DHEADRACE_SANITIZE="$(SANITIZE)" \
