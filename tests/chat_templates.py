@@ -109,4 +109,78 @@ FAMILIES: dict[str, str] = {
 {%- endfor -%}
 {{- {'b': [1, 2.5, none, true], 'a': 'é<'} | tojson(ensure_ascii=true, sort_keys=true, indent=1) }}
 {{- messages | rejectattr('role', 'in', ['tool', 'user']) | list | length }}""",
+    "phi 4": """{% for message in messages %}
+{%- if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}{{ '<|im_start|>' + message['role'] + message['content'] + '[tools]' + message['tools'] + '[/tools]<|im_end|>' }}
+{%- elif message['role'] in ['user', 'system'] and message['content'] %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}
+{%- elif (message['role'] == 'assistant') and (message.get('tool_calls', none) is none) %}{{ '<|im_start|>assistant\n' + message['content'] + '<|im_end|>\n' }}
+{%- elif message.tool_calls %}{% for call in message.tool_calls %}{{ call['function'].arguments.items() | list | tojson }}{% endfor %}
+{%- endif %}{% endfor %}
+{%- if tools is iterable and tools is not string and tools | count > 0 %}{{ tools[0]['function']['name'].upper() | lower | replace('w', 'W', 1) }}{% endif %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ eos_token }}{% endif %}""",
+    "olmo 2": """{{ bos_token }}{% for message in messages %}
+{%- if message['role'] == 'system' %}{{ '<|im_start|>system\n' + message['content'] + '\n' }}
+{%- elif message['role'] == 'user' %}{{ '<|im_start|>user\n' + message['content'] + '\n' }}
+{%- elif message['role'] == 'assistant' and message['content'] is not none %}
+{%- if not loop.last %}{{ '<|im_start|>assistant\n' + message['content'] + (eos_token | default('')) + '\n' }}{% else %}{{ '<|im_start|>assistant\n' + message['content'] + (eos_token | default('')) }}{% endif %}
+{%- elif message['role'] == 'tool' %}{%- set text %}({{ loop.revindex0 }} left: {{ message.content }}){% endset %}{{ text | trim | title }}
+{%- endif %}
+{%- if loop.last and add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}{% endfor %}""",
+    "smollm3": """{%- if enable_thinking is not defined -%}{%- set enable_thinking = true -%}{%- endif -%}
+{%- set reasoning_mode = "/think" if enable_thinking else "/no_think" -%}
+{%- if messages[0].role == "system" -%}
+  {%- set system_message = messages[0].content -%}
+  {%- if "/no_think" in system_message -%}{%- set reasoning_mode = "/no_think" -%}
+  {%- elif "/think" in system_message -%}{%- set reasoning_mode = "/think" -%}{%- endif -%}
+  {%- set custom_instructions = system_message.replace("/no_think", "").replace("/think", "").rstrip() -%}
+{%- endif -%}
+{{- "<|im_start|>system\nReasoning: " ~ reasoning_mode ~ "\n\n" -}}
+{%- if custom_instructions -%}{{- custom_instructions + "\n\n" -}}{%- else -%}{{- "You are helpful." + (" Think." if reasoning_mode == "/think" else "") -}}{%- endif -%}
+{%- if xml_tools or python_tools or tools -%}
+  {%- set ns = namespace(xml_tool_string="<tools>\n", count=0) -%}
+  {%- for tool in (xml_tools or tools)[:] -%}
+    {%- set ns.xml_tool_string = ns.xml_tool_string ~ (tool | string) ~ "\n" -%}{%- set ns.count = ns.count + 1 -%}
+  {%- endfor -%}
+  {{- ns.xml_tool_string + "</tools>" ~ ns.count -}}
+{%- endif -%}
+{{- "<|im_end|>\n" -}}
+{%- for message in messages -%}
+  {%- set content = message.content if message.content is string else "" -%}
+  {%- if message.role == "user" -%}{{ "<|im_start|>" + message.role + "\n" + content + "<|im_end|>\n" }}
+  {%- elif message.role == "assistant" -%}
+    {%- generation -%}
+    {%- if reasoning_mode == "/think" -%}{{ "<|im_start|>assistant\n" + content.lstrip("\n") + "<|im_end|>\n" }}
+    {%- else -%}{{ "<|im_start|>assistant\n" + "<think>\n\n</think>\n" + content.lstrip("\n") + "<|im_end|>\n" }}{%- endif -%}
+    {%- endgeneration -%}
+  {%- elif message.role == "tool" -%}{{ "<|im_start|>user\n" + content + "<|im_end|>\n" }}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ "<|im_start|>assistant\n" if reasoning_mode == "/think" else "<|im_start|>assistant\n<think>\n\n</think>\n" }}{%- endif -%}""",
+    "hermes": """{%- macro python_type(spec) %}
+{%- set names = {"string": "str", "number": "float", "integer": "int", "boolean": "bool"} %}
+{%- if names[spec.type] is defined %}{{- names[spec.type] }}
+{%- elif spec.type == "array" %}{{- "list[" + python_type(spec['items']) + "]" }}
+{%- elif spec.type == "object" %}{%- if spec.additionalProperties is defined %}{{- "dict[str, " + python_type(spec.additionalProperties) + ']' }}{%- else %}{{- "dict" }}{%- endif %}
+{%- elif spec.type is iterable %}{{- "Union[" }}{%- for t in spec.type %}{{- python_type({"type": t}) }}{%- if not loop.last %}{{- "," }}{%- endif %}{%- endfor %}{{- "]" }}
+{%- else %}{{- "Any" }}{%- endif %}
+{%- endmacro %}
+{{- bos_token }}
+{%- if tools %}{{- '<|im_start|>system\nFunctions: <tools> ' }}
+{%- for tool in tools %}{%- if tool.function is defined %}{%- set tool = tool.function %}{%- endif %}
+{{- '{"name": "' + tool.name + '", "description": "' + tool.name + '(' }}
+{%- for name, fields in tool.parameters.properties | items %}{{- name + ": " + python_type(fields) }}{%- if not loop.last %}{{- ", " }}{%- endif %}{%- endfor %}
+{{- ")" }}{%- if tool.return is defined %}{{- " -> " + python_type(tool.return) }}{%- endif %}
+{{- " - " + tool.description + "\n\n" }}
+{%- for name, fields in tool.parameters.properties | items %}{%- if loop.first %}{{- "    Args:\n" }}{%- endif %}{{- "        " + name + "(" + python_type(fields) + "): " + (fields.description | default("") | trim) }}{%- endfor %}
+{{- '", "parameters": ' }}
+{%- if tool.parameters.properties | length == 0 %}{{- "{}" }}{%- else %}{{- tool.parameters | tojson }}{%- endif %}{{- "}" }}{%- if not loop.last %}{{- "\n" }}{%- endif %}
+{%- endfor %}{{- " </tools><|im_end|>\n" }}{%- endif %}
+{%- for message in messages %}
+{%- if message.role == "user" or message.role == "system" or (message.role == "assistant" and message.tool_calls is not defined) %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+{%- elif message.role == "assistant" %}{{- '<|im_start|>' + message.role }}
+{%- for tool_call in message.tool_calls %}{{- '\n<tool_call>\n' }}{%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
+{{- '{"name": "%s", "arguments": %s}' | format(tool_call.name, tool_call.arguments | tojson) }}{{- '\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}
+{%- elif message.role == "tool" %}{%- if loop.previtem and loop.previtem.role != "tool" %}{{- '<|im_start|>tool\n' }}{%- endif %}
+{{- '<tool_response>\n' + message.content }}{%- if not loop.last %}{{- '\n</tool_response>\n' }}{%- else %}{{- '\n</tool_response>' }}{%- endif %}
+{%- if not loop.last and loop.nextitem.role != "tool" %}{{- '<|im_end|>' }}{%- elif loop.last %}{{- '<|im_end|>' }}{%- endif %}
+{%- endif %}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}""",
 }
