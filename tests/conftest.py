@@ -14,6 +14,8 @@ from headrace.models import sources
 
 # The same examples in every run, and no limit on the time of one: a crowded machine proves nothing.
 settings.register_profile("headrace", deadline=None, derandomize=True)
+# For `make fuzz`: other examples in each run, and many more.
+settings.register_profile("fuzz", deadline=None, max_examples=5000)
 settings.load_profile("headrace")
 
 
