@@ -41,6 +41,7 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket, admin: s
     """Serve until a signal, metrics and debug routes on a listener of their own if there is one; returns the exit
     status."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    _set_up_access_log()
     text = load_text(Path(config.model))
     uvicorn_config = uvicorn.Config(
         _no_app,
@@ -54,6 +55,16 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket, admin: s
     settle()
     with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
         return runner.run(_run(config, engine, (listener, admin), text, uvicorn_config))
+
+
+def _set_up_access_log() -> None:
+    """Lines of the access log as they are, without a level before them."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access = logging.getLogger("headrace.access")
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 async def _no_app(scope: object, receive: object, send: object) -> None:
@@ -95,6 +106,7 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         sampling_defaults=tuple(text.sampling_defaults.items()),
         api_keys=_api_keys(config),
         open_metrics=config.open_metrics,
+        access_log=config.access_log,
         allowed_origins=_listed(config.allowed_origins),
         template_kwargs=_listed(config.allowed_chat_template_kwargs),
         seed=config.seed,

@@ -1,5 +1,5 @@
-"""Whatever JSON, or nearly JSON, a client sends: an answer in the API's shape, none of them a fault of ours, and nothing
-left behind in the engine.
+"""Whatever JSON, or nearly JSON, a client sends: an answer in the API's shape, none of them a fault of ours, and
+nothing left behind in the engine.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ PATHS = [
     ("GET", "/openapi.json"),
     ("GET", "/nowhere"),
     ("GET", "/health/"),
-    ("GET", "//health"),
+    ("GET", "http://test//health"),
 ]
 
 

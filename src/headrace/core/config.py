@@ -44,6 +44,7 @@ class Config:
         variable="HEADRACE_API_KEY",
     )
     api_key_file: str | None = _field(None, "TOML or JSON file of tenants and their keys.", server_only=True)
+    access_log: bool = _field(False, "A line of JSON on standard error for each request.", server_only=True)
     open_metrics: bool = _field(False, "Answer /metrics without a key.", server_only=True)
     allowed_origins: str | None = _field(
         None, "Web pages that may use the API (http://HOST[:PORT], by commas); none without it.", server_only=True

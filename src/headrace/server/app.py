@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.engine.client_protocol import EngineClient
+from headrace.server.access_log import AccessLog
 from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
@@ -28,8 +29,9 @@ from headrace.server.request_id import RequestId
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tokenize import detokenize, tokenize
+from headrace.server.web import PAGE_PATHS, page
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", *PAGE_PATHS})
 """What needs no key."""
 
 ROUTES = (
@@ -44,6 +46,7 @@ ROUTES = (
     Route("/version", version, methods=["GET"]),
     Route("/openapi.json", openapi, methods=["GET"]),
 )
+PAGES = tuple(Route(path, page, methods=["GET"]) for path in PAGE_PATHS)
 
 
 def create_app(
@@ -62,6 +65,8 @@ def create_app(
         service.close()
 
     middleware = [Middleware(RequestId)]
+    if settings.access_log:
+        middleware.append(Middleware(AccessLog))
     if settings.allowed_origins:
         middleware.append(
             Middleware(
@@ -76,7 +81,7 @@ def create_app(
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
         middleware.append(Middleware(Auth, keys=ApiKeys(settings.api_keys), open_paths=open_paths))
     app = Starlette(
-        routes=[*ROUTES, *(DEBUG_ROUTES if settings.debug_routes else ())],
+        routes=[*ROUTES, *PAGES, *(DEBUG_ROUTES if settings.debug_routes else ())],
         middleware=middleware,
         lifespan=lifespan,
         exception_handlers=HANDLERS,

@@ -56,6 +56,7 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)
+    request.state.generation, request.state.answer_id = generation, request_id
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body)
     if body.stream:

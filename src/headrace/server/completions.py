@@ -51,6 +51,7 @@ async def completions(request: Request) -> Response | ASGIApp:
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)
+    request.state.generation, request.state.answer_id = generation, request_id
     answer = CompletionAnswer(service, generation, new_head(service, request_id, "text_completion", body), body)
     if body.stream:
         return EventStream(generation, answer.events(), service.settings.stall_timeout)

@@ -42,6 +42,7 @@ class Generation:
     service: Service
     sequences: list[Sequence]
     arrival: float
+    first_token_at: float | None = None
     _open: dict[str, Sequence] = field(default_factory=dict)
     _sources: list[AsyncIterator[OutputDelta]] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -114,6 +115,8 @@ class Generation:
             return
         now = time.monotonic()
         metrics = self.service.metrics
+        if self.first_token_at is None:
+            self.first_token_at = now
         if sequence.last_token_at is None:
             metrics.first_token(now - self.arrival)
         else:

@@ -14,7 +14,7 @@ _SAFE = re.compile(rb"[\x21-\x7e]{1,256}")
 
 
 class RequestId:
-    """ASGI middleware: echoes a well-formed X-Request-Id, or gives the answer one."""
+    """ASGI middleware: echoes a well-formed X-Request-Id, or gives the answer one; the scope's state has it too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -25,6 +25,8 @@ class RequestId:
             return
         given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
         echoed = given if _SAFE.fullmatch(given) else uuid.uuid4().hex.encode()
+
+        scope.setdefault("state", {})["request_id"] = echoed.decode()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -13,8 +13,9 @@ from headrace.server.api_keys import Caller
 class ServerSettings:
     """model_name: the model's name in the API. eos_ids: tokens that end a sequence. sampling_defaults: values for
     sampling fields a client leaves out (the model's generation_config.json), by field name. created: unix seconds.
-    api_keys: keys and whose they are; none: the server is open. open_metrics: /metrics needs no key. allowed_origins:
-    web pages that may read answers. template_kwargs: arguments of the chat template that clients may set.
+    api_keys: keys and whose they are; none: the server is open. open_metrics: /metrics needs no key. access_log: a
+    line for each request. allowed_origins: web pages that may read answers. template_kwargs: arguments of the chat
+    template that clients may set.
     max_prompts: prompts that one completions request may carry. max_sequences: its prompts times its choices.
     offload_bytes: from this size on a body is parsed and tokenized off the event loop. large_body_bytes: from this size
     on only `large_bodies` bodies are held at once, the others wait unread. body_timeout: seconds a client may take to
@@ -30,6 +31,7 @@ class ServerSettings:
     sampling_defaults: tuple[tuple[str, float | int], ...] = ()
     api_keys: tuple[tuple[str, Caller], ...] = ()
     open_metrics: bool = False
+    access_log: bool = False
     allowed_origins: tuple[str, ...] = ()
     template_kwargs: tuple[str, ...] = ()
     seed: int = 0
