@@ -120,7 +120,7 @@ FAMILIES: dict[str, str] = {
     "olmo 2": """{{ bos_token }}{% for message in messages %}
 {%- if message['role'] == 'system' %}{{ '<|im_start|>system\n' + message['content'] + '\n' }}
 {%- elif message['role'] == 'user' %}{{ '<|im_start|>user\n' + message['content'] + '\n' }}
-{%- elif message['role'] == 'assistant' and message['content'] is not none %}
+{%- elif message['role'] == 'assistant' and message['content'] is string %}
 {%- if not loop.last %}{{ '<|im_start|>assistant\n' + message['content'] + (eos_token | default('')) + '\n' }}{% else %}{{ '<|im_start|>assistant\n' + message['content'] + (eos_token | default('')) }}{% endif %}
 {%- elif message['role'] == 'tool' %}{%- set text %}({{ loop.revindex0 }} left: {{ message.content }}){% endset %}{{ text | trim | title }}
 {%- endif %}
