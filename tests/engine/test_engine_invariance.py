@@ -57,6 +57,8 @@ def requests(draw):
         "logprobs": draw(st.sampled_from([None, None, 2])),
         "prompt_logprobs": draw(st.sampled_from([None, None, None, 1])),
         "replayed": draw(st.sampled_from([0, 0, 0, 2])),
+        "priority": draw(st.sampled_from([0, 0, 1, -1])),
+        "tenant": draw(st.sampled_from(["", "", "other"])),
     }
 
 

@@ -336,3 +336,34 @@ def test_ageing_lets_a_low_class_run_but_not_take():
     assert world.sequence("running").preemptions == 0, "preemption compares the classes that were asked for"
     world.drain()
     assert world.joined.index("low") < world.joined.index("later19"), "but it goes before those that came later"
+
+
+def test_no_more_wait_for_a_common_prefix_than_can_run():
+    """A thousand requests with one system prompt are not all looked at in the step in which the first begins it."""
+    has = capacity(slots=4, block_size=4, blocks=200)
+    world = Watched(has, max_num_batched_tokens=8)
+    looked, lookup = [], world.engine._blocks.lookup
+
+    def counted(*args):
+        looked.append(args)
+        return lookup(*args)
+
+    world.engine._blocks.lookup = counted
+    for i in range(100):
+        world.add(f"r{i}", [*range(30), i % 50], 2, seed=i)
+    world.step()
+    assert len(looked) < 3 * 4
+    world.drain()
+    cached = world.engine.stats().cached_tokens
+    assert cached > 95 * 28, "and all but the first find it"
+
+
+def test_a_better_class_does_not_wait_for_the_prefix_of_a_worse_one():
+    has = capacity(slots=4, block_size=4, blocks=200)
+    world = Watched(has, max_num_batched_tokens=8)
+    world.add("low", range(50), 2, priority=1)
+    world.step()
+    world.add("high", [*range(48), 7], 2, priority=0)
+    world.step()
+    assert world.sequence("high").state is RequestState.RUNNING
+    world.drain()

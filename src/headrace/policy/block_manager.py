@@ -101,6 +101,11 @@ class BlockManager:
         ]
         return min(bounds, default=None)
 
+    @property
+    def timed(self) -> bool:
+        """Whether time alone changes what is kept: see clock()."""
+        return bool(self._unpin_at or self._expire_at)
+
     def clock(self, now: float) -> None:
         """It is `now` (seconds): end what was pinned or had time to live until then."""
         self._now = now

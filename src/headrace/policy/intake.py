@@ -71,14 +71,16 @@ class Intake:
         all_tried = True
         self._promised = None
         while not self.hopeless(step) and len(passed) < _MOST_TRIED:
-            if any(one.passed >= MOST_PASSED for one in passed):
-                break
             head = queue.peek()
             if head is None or (better_than is not None and head.effective >= better_than):
                 all_tried = False
                 break
             hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable, roster.slots)
             if hit.awaits >= 0 and roster.slots[hit.awaits].priority <= head.priority:
+                if len(roster.parking) >= len(roster.slots.sequences):
+                    # More than could run once it is done.
+                    all_tried = False
+                    break
                 queue.pop()
                 roster.park(head, hit)
                 continue
@@ -89,8 +91,8 @@ class Intake:
             victims = self._victims(head, hit, budget, planned, joined)
             if victims is None:
                 passed.append(head)
-                if budget.left == 0:
-                    all_tried = False
+                all_tried = budget.left > 0
+                if budget.left == 0 or head.passed >= MOST_PASSED:
                     break
                 continue
             if victims:

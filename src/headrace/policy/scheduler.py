@@ -141,11 +141,16 @@ class Scheduler:
         and update(). The device must know that they bring no stop."""
         self.queue.age(now)
         steady = self._steady
-        if most > 1 and steady is not None and steady.plain and not self.steps and not self.queue.timed:
+        if most > 1 and steady is not None and steady.plain and not self.steps and not self._timed:
             batch = self._repeat(steady, min(most, steady.left - 1))
             if batch is not None:
                 return batch
         return self.schedule(now)
+
+    @property
+    def _timed(self) -> bool:
+        """Whether something waits for a time or for a position that may come between two steps taken as one."""
+        return self.queue.timed or self.blocks.timed or bool(self._roster.parking)
 
     def _repeat(self, steady: Steady, most: int = 1) -> Batch | None:
         """One more of the same, or up to `most` as one; None if something is to change."""
