@@ -112,8 +112,8 @@ def tokens_under_way_enter_the_tree(patch):
 def a_preempted_request_forgets_its_last_token(patch):
     preempt = Roster.preempt
 
-    def preempted(self, sequence):
-        preempt(self, sequence)
+    def preempted(self, sequence, *by):
+        preempt(self, sequence, *by)
         sequence.tokens = sequence.tokens[:-1]
 
     patch.setattr(Roster, "preempt", preempted)
