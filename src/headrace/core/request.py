@@ -271,7 +271,8 @@ class Request(msgspec.Struct, frozen=True):
     output_ids too. seed is resolved. eos_ids end the request and are empty when EOS is ignored.
     Requests with different cache_salt never share cached blocks. priority: the lower number goes first. tenant: whose
     share of the engine this request uses, e.g. a name of the API key; "" is a tenant like any other. deadline:
-    seconds after its arrival at the engine by which its first token is wanted.
+    seconds after its arrival at the engine by which its first token is wanted. num_speculative_tokens: tokens to guess
+    ahead at most; None for the engine's own setting, 0 for none.
     """
 
     request_id: str
@@ -287,11 +288,14 @@ class Request(msgspec.Struct, frozen=True):
     tenant: str = ""
     deadline: float | None = None
     cache_hint: CacheHint | None = None
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _integer("priority", self.priority, -PRIORITY_LIMIT, PRIORITY_LIMIT - 1, "a 32-bit integer")
         if self.deadline is not None:
             _number("deadline", self.deadline, 0, float("inf"), "at least 0 seconds")
+        if self.num_speculative_tokens is not None:
+            _integer("num_speculative_tokens", self.num_speculative_tokens, 0, _MOST, "0 or more")
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -322,3 +326,16 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
     cached_tokens: int = 0
     error: str | None = None
     code: ErrorCode | None = None
+
+    def absorb(self, later: OutputDelta) -> None:
+        """Become this delta and the one that follows it, of the same request. Lists are not written to but replaced."""
+        self.token_ids = self.token_ids + later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        if later.prompt_logprobs is not None:
+            self.prompt_logprobs = (self.prompt_logprobs or []) + later.prompt_logprobs
+        self.finish_reason = later.finish_reason
+        self.stop_token = later.stop_token
+        self.cached_tokens = max(self.cached_tokens, later.cached_tokens)
+        self.error = later.error
+        self.code = later.code

@@ -27,8 +27,10 @@ from headrace.policy.limits import Limits
 from headrace.policy.preemption import Patience
 from headrace.policy.queue import FairQueue
 from headrace.policy.request_log import RequestRecord
+from headrace.policy.row_cost import RowCost
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
+from headrace.policy.speculation import DraftCounters, Drafter, Speculation
 from headrace.policy.step_ring import StepRecord
 from headrace.policy.waiting_time import WaitingTime
 
@@ -40,10 +42,17 @@ _STEP_FAILED = "the engine failed while it computed this request; other requests
 class Engine:
     """Uses of the config: the settings of budget, queue, priorities and caching, and pipeline_depth; what the device
     holds comes from executor.capacity. prior: seconds that a step is expected to take before any was measured; None
-    for the latency model's own. limits: what each tenant may ask for, and its share."""
+    for the latency model's own. limits: what each tenant may ask for, and its share. drafter: who guesses tokens
+    ahead, None for nobody."""
 
     def __init__(
-        self, executor: Executor, config: Config, *, prior: Prior | None = None, limits: Limits | None = None
+        self,
+        executor: Executor,
+        config: Config,
+        *,
+        prior: Prior | None = None,
+        limits: Limits | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         has = executor.capacity
         self._executor = executor
@@ -66,6 +75,10 @@ class Engine:
         )
         self.latency = LatencyModel(prior)
         target = config.target_itl_ms
+        self._speculation = None
+        if drafter is not None:
+            most = config.num_speculative_tokens
+            self._speculation = Speculation(drafter, RowCost(self.latency), num_slots=has.num_slots, most=most)
         self._scheduler = Scheduler(
             self._slots,
             self._blocks,
@@ -73,6 +86,7 @@ class Engine:
             budget=config.max_num_batched_tokens,
             target=None if target is None else TimeTarget(target / 1000, self.latency),
             patience=Patience(config.max_preemptions),
+            speculation=self._speculation,
         )
         self._admission = Admission(
             max_model_len=has.max_model_len,
@@ -172,6 +186,8 @@ class Engine:
         if moves := self._scheduler.take_moves():
             self._admission.follow(moves, now)
             self.journal.follow(moves, now)
+            if self._speculation is not None:
+                self._speculation.follow(moves)
 
     def _observe(self, now: float) -> None:
         """Learn how long the oldest step took; it waited for those begun before it."""
@@ -181,6 +197,8 @@ class Engine:
             record.took_ms = 1e3 * seconds
         if work is not None:
             self.latency.observe(work, seconds)
+            if self._speculation is not None:
+                self._speculation.cost.observe(work, seconds)
         self._collected = now
 
     def _recover(self) -> list[OutputDelta]:
@@ -194,6 +212,11 @@ class Engine:
             sent += [scheduler.fail(int(step.batch.slots[entry]), _STEP_FAILED) for entry in culprits]
             sent += scheduler.update(output)
         return sent
+
+    @property
+    def drafting(self) -> DraftCounters:
+        """What guessing ahead has brought so far."""
+        return DraftCounters() if self._speculation is None else self._speculation.counters
 
     @property
     def has_work(self) -> bool:

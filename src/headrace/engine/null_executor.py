@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import Batch, BatchOutput, IntArray, SlotJoin
+from headrace.core.batch import Batch, BatchOutput, DraftTokens, IntArray, SlotJoin
 from headrace.core.request import Request
 from headrace.engine.executor import Capacity
 from headrace.policy.latency import Prior, StepWork
@@ -72,6 +72,8 @@ class NullExecutor:
 
     def _run(self, batch: Batch) -> BatchOutput:
         self._apply_changes(batch)
+        if batch.drafts is not None:
+            self._write_drafts(batch.drafts)
         work = StepWork.of(batch)
         self.time += self._pace(work)
         self._next_work = work.later(1) if work.tokens == work.requests else None
@@ -95,8 +97,7 @@ class NullExecutor:
             failed[row] = self._tokens[slot][position] == self._faults.nan_token
             if batch.logit_sample[row]:
                 token = _sample(state, self._joins[slot], position + 1, self._capacity.vocab_size)
-                del self._tokens[slot][position + 1 :]
-                self._tokens[slot].append(token)
+                self._tokens[slot][position + 1 :] = [token, *self._tokens[slot][position + 2 :]]
             tokens[row] = self._tokens[slot][position + 1]
             logprob[row], likeliest = likelihoods(state, int(tokens[row]), self._capacity.vocab_size, width)
             for column, (token, value) in enumerate(likeliest[: max(0, int(batch.logit_top[row]))]):
@@ -128,6 +129,12 @@ class NullExecutor:
         copies = batch.copies
         for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
             self._cells[group][destination] = self._cells[group][source]
+
+    def _write_drafts(self, drafts: DraftTokens) -> None:
+        columns = drafts.slot.tolist(), drafts.position.tolist(), drafts.token.tolist()
+        for slot, position, token in zip(*columns, strict=True):
+            del self._tokens[slot][position:]
+            self._tokens[slot].append(token)
 
     def _compute(self, slot: int, start: int, count: int) -> list[int]:
         size = self._capacity.block_size

@@ -27,7 +27,7 @@ class OutputStream:
             self._pending = delta
             self._arrived.set()
         else:
-            _merge(self._pending, delta)
+            self._pending.absorb(delta)
 
     def fail(self, error: EngineDeadError) -> None:
         """Nothing more will come: the reader gets what is here, then the error."""
@@ -51,16 +51,3 @@ class OutputStream:
             self._arrived.clear()
         self._ended = delta.finish_reason is not None
         return delta
-
-
-def _merge(into: OutputDelta, later: OutputDelta) -> None:
-    into.token_ids = into.token_ids + later.token_ids
-    if later.logprobs is not None:
-        into.logprobs = (into.logprobs or []) + later.logprobs
-    if later.prompt_logprobs is not None:
-        into.prompt_logprobs = (into.prompt_logprobs or []) + later.prompt_logprobs
-    into.finish_reason = later.finish_reason
-    into.stop_token = later.stop_token
-    into.cached_tokens = max(into.cached_tokens, later.cached_tokens)
-    into.error = later.error
-    into.code = later.code

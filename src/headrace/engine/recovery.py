@@ -11,7 +11,7 @@ import logging
 
 import numpy as np
 
-from headrace.core.batch import Batch, BatchOutput, BlockCopies, BlockEdits, BoolArray, IntArray
+from headrace.core.batch import Batch, BatchOutput, BlockCopies, BlockEdits, BoolArray, DraftTokens, IntArray
 from headrace.core.errors import EngineError
 from headrace.engine.executor import Executor
 
@@ -74,11 +74,17 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
         logit_position=batch.logit_position[rows],
         logit_sample=batch.logit_sample[rows],
         logit_top=batch.logit_top[rows],
+        drafts=None if batch.drafts is None else _drafts_of(batch.drafts, batch.slots[entries]),
         leaves=(),
         joins=(),
         edits=BlockEdits(),
         copies=BlockCopies(),
     )
+
+
+def _drafts_of(drafts: DraftTokens, slots: IntArray) -> DraftTokens:
+    theirs = np.isin(drafts.slot, slots)
+    return DraftTokens(drafts.slot[theirs], drafts.position[theirs], drafts.token[theirs])
 
 
 def _place(whole: dict[str, np.ndarray], output: BatchOutput, rows: IntArray, num_rows: int) -> None:

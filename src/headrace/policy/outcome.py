@@ -12,12 +12,16 @@ from headrace.core.request import FinishReason, OutputDelta
 from headrace.policy import deltas
 from headrace.policy.roster import NOT_FINITE, Roster
 from headrace.policy.sequence import Sequence
+from headrace.policy.speculation import Speculation
 from headrace.policy.steady import Steady
 from headrace.policy.step import Step
+from headrace.policy.verification import joined, settle_drafts
 
 
-def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:
-    """Requests that end here leave their slot and blocks at once."""
+def take_in(
+    roster: Roster, step: Step, output: BatchOutput, speculation: Speculation | None = None
+) -> list[OutputDelta]:
+    """Requests that end here leave their slot and blocks at once. speculation: who drafted, if the step has drafts."""
     if step.batch.steps > 1:
         return _take_in_many(roster, step, output)
     if step.steady is not None and step.departures == roster.departures and step.steady.plain:
@@ -28,10 +32,14 @@ def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta
     slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
     rows: IntArray = np.arange(len(sampled), dtype=np.int32)
     tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
+    if step.drafted is not None:
+        assert speculation is not None
+        rows = rows[settle_drafts(state, speculation, step, output)]
     if step.departures != roster.departures:
         alive = state.serial.take(slots) == step.serials
         slots, ends = slots[alive], ends[alive]
-        rows = rows[alive[step.batch.logit_entry[: len(sampled)]]]
+        rows = rows[alive[step.batch.logit_entry[rows]]]
+    if len(rows) < len(sampled):
         sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
     state.done[slots] = ends
     state.tokens[sampled, index] = tokens
@@ -57,7 +65,7 @@ def take_in(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta
             roster.break_off(state[slot], sent[i], output.reasons.get(int(rows[i]), NOT_FINITE))
         else:
             _end(roster, state[slot], sent[i], int(index[i]), int(tokens[i]))
-    return sent
+    return sent if step.drafted is None else joined(sent)
 
 
 def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:

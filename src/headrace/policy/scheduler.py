@@ -27,6 +27,7 @@ from headrace.policy.queue import Queue
 from headrace.policy.roster import Roster
 from headrace.policy.scoring import LogitRows
 from headrace.policy.slots import Slots
+from headrace.policy.speculation import Drafts, Speculation
 from headrace.policy.steady import Steady
 from headrace.policy.step import Step
 
@@ -44,6 +45,7 @@ class Scheduler:
         budget: int,
         target: TimeTarget | None = None,
         patience: Patience | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.slots = slots
         self.blocks = blocks
@@ -56,6 +58,7 @@ class Scheduler:
         self._budget = budget
         self._target = target
         self._patience = patience or Patience()
+        self._speculation = speculation
         self._intake = Intake(self._roster, self._patience)
         self._num_steps = 0
         self._steady: Steady | None = None
@@ -103,7 +106,7 @@ class Scheduler:
 
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""
-        sent = take_in(self._roster, self.steps.popleft(), output)
+        sent = take_in(self._roster, self.steps.popleft(), output, self._speculation)
         if self._roster.parking:
             self._roster.unpark()
         return sent
@@ -133,7 +136,7 @@ class Scheduler:
                 plan = self._go_on(plan, budget)
             plan = self._take_in(plan, budget, joins)
         self.crowded = budget.offer(0, 1) == 0
-        return self._begin(plan, tuple(joins)) if len(plan.slots) else None
+        return self._begin(plan, tuple(joins), self._draft(plan, budget)) if len(plan.slots) else None
 
     def advance(self, most: int, now: float = 0.0) -> Batch | None:
         """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, leaves
@@ -188,7 +191,7 @@ class Scheduler:
             steps=begun,
         )
         final = steady.left <= 0
-        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, steady, final)
+        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, None, steady, final)
         self.steps.append(step)
         return batch
 
@@ -214,6 +217,8 @@ class Scheduler:
         state, slots = self.slots, self.slots.order
         starts = state.computed.take(slots)
         wanted = np.minimum(state.known.take(slots), state.last.take(slots)) - starts
+        if self.steps and self._speculation is not None:
+            wanted[self._speculation.holds(state, slots)] = 0
         if not self._roster.behind:
             return Plan(slots, starts, budget.take_singles(starts, wanted), EMPTY)
         counts = budget.take_singles(starts, np.where(wanted == 1, wanted, 0))
@@ -250,16 +255,32 @@ class Scheduler:
         joins += [one.join for one in newcomers]
         return plan.without(gone).adding([(one.join.slot, one.start, one.count) for one in newcomers])
 
-    def _begin(self, plan: Plan, joins: tuple[SlotJoin, ...]) -> Batch:
+    def _draft(self, plan: Plan, budget: StepBudget) -> Drafts | None:
+        """Guesses to compute beside the plan, if there is room for them. Nobody gives way to a guess."""
+        if self._speculation is None or not len(plan.slots):
+            return None
+        drafts = self._speculation.draft(self.slots, plan, budget)
+        if drafts is None or not self.blocks.grow(plan.slots, plan.starts + plan.counts + drafts.counts):
+            return None
+        return drafts
+
+    def _begin(self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None = None) -> Batch:
         state = self.slots
         slots, starts, counts = plan.slots, plan.starts, plan.counts
         ends = starts + counts
+        placed = None
         entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
         everywhere = len(entries) == len(slots)
         sampled = slots if everywhere else slots[entries]
         index = ends if everywhere else ends[entries]
+        if drafts is not None:
+            placed = drafts.placed(slots, ends)
+            entries, sampled, index = drafts.rows(entries, sampled, index)
+            state.drafting[slots] = drafts.counts > 0
+            counts, ends = counts + drafts.counts, ends + drafts.counts
+            everywhere = False
         state.computed[slots] = ends
-        state.known[sampled] += 1
+        state.known[sampled] = state.computed[sampled] + 1
         rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
         if self._roster.scoring:
             rows = self._roster.scoring.add_rows(rows, slots, starts, ends)
@@ -277,10 +298,12 @@ class Scheduler:
             joins=joins,
             edits=self.blocks.take_edits(),
             copies=self.blocks.take_copies(),
+            drafts=placed,
         )
+        drafted = None if drafts is None else drafts.counts
         serials = state.serial.take(slots)
-        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures))
-        if everywhere and not self._roster.behind and len(slots) == self.num_running:
+        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted))
+        if everywhere and self._speculation is None and not self._roster.behind and len(slots) == self.num_running:
             # The second such step of the same requests in a row is taken as the first of many.
             if self._calm_order is slots:
                 self._steady = Steady(state, slots, ends, self.blocks.block_size)

@@ -13,6 +13,7 @@ from headrace.core.request import MOVES, CacheHint, Request, RequestState, Sampl
 from headrace.policy.cache_report import CacheReport
 
 NOWHERE = -1
+_MOST_DRAFTS = 2**31 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +25,7 @@ class Sequence:
 
     priority: its class; effective: the class it is served in, which ageing betters. account: where its tenant's tokens
     are counted (fairness.py), paid: positions that were paid for or came free. passed: how many requests from behind
-    it were served while it did not fit."""
+    it were served while it did not fit. draft_most: tokens to guess ahead at most."""
 
     request_id: str
     ticket: int
@@ -51,6 +52,7 @@ class Sequence:
     account: int = NOWHERE
     paid: int = 0
     passed: int = 0
+    draft_most: int = 0
 
     @classmethod
     def of(cls, request: Request, ticket: int, now: float = 0.0) -> Sequence:
@@ -71,6 +73,7 @@ class Sequence:
             effective=request.priority,
             tenant=request.tenant,
             arrived=now,
+            draft_most=_MOST_DRAFTS if (most := request.num_speculative_tokens) is None else min(most, _MOST_DRAFTS),
         )
 
     @property

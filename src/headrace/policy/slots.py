@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import IntArray
+from headrace.core.batch import BoolArray, IntArray
 from headrace.policy.sequence import Sequence
 
 FREE = -1
@@ -27,6 +27,8 @@ class Slots:
     top        likeliest tokens to report for each sampled one, -1 for no log-probability
     priority   class, for who gives way; rank is the class it is served in (queue.py)
     preemptions  how often its request was
+    draft_most draft tokens it may have in a step
+    drafting   whether a step under way has drafts of it, so that its next position is not known yet
     account    where its tenant's tokens are counted; charged: positions paid for
 
     tokens int32 [num_slots, max_model_len] holds named tokens (memory is touched only as far as it is used).
@@ -45,6 +47,8 @@ class Slots:
         self.priority: IntArray = np.zeros(num_slots, np.int32)
         self.rank: IntArray = np.zeros(num_slots, np.int32)
         self.preemptions: IntArray = np.zeros(num_slots, np.int32)
+        self.draft_most: IntArray = np.zeros(num_slots, np.int32)
+        self.drafting: BoolArray = np.zeros(num_slots, np.bool_)
         self.account: IntArray = np.zeros(num_slots, np.int32)
         self.charged: IntArray = np.zeros(num_slots, np.int32)
         self.tokens: IntArray = np.zeros((num_slots, max_model_len), np.int32)
@@ -98,6 +102,8 @@ class Slots:
         self.top[slot] = -1 if params.logprobs is None else params.logprobs
         self.priority[slot], self.rank[slot] = sequence.priority, sequence.effective
         self.preemptions[slot] = sequence.preemptions
+        self.draft_most[slot] = sequence.draft_most
+        self.drafting[slot] = False
         self.account[slot], self.charged[slot] = sequence.account, sequence.paid
         self.tokens[slot, :known] = sequence.tokens
         self._set_stops(slot, (*sequence.eos_ids, *params.stop_token_ids))

@@ -14,7 +14,8 @@ class Step:
     """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
     score prompts: (slot, rows) in order. ends: first positions that its entries leave uncomputed. serials: whose
     the slots of its entries were. departures: how many requests had left their slot when it was begun; if none has
-    since, all serials still hold. steady: set if it was one more of the same; then `final` says whether some
+    since, all serials still hold. drafted: draft tokens of each entry, whose ends
+    count them all until they are proven. steady: set if it was one more of the same; then `final` says whether some
     request takes its last token."""
 
     batch: Batch
@@ -24,6 +25,7 @@ class Step:
     index: IntArray
     scored: list[tuple[int, int]]
     departures: int
+    drafted: IntArray | None = None
     steady: Steady | None = None
     final: bool = False
 

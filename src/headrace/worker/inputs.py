@@ -47,6 +47,8 @@ class SlotInputs:
         if not _alike(batch, self._laid_out):
             self._lay_out(batch)
         step = self.step
+        if batch.drafts is not None:
+            self.tokens[batch.drafts.slot, batch.drafts.position] = batch.drafts.token
         positions = batch.starts
         if step.rows != step.entries:
             shift = np.repeat(batch.starts - self._first_rows, batch.counts)
