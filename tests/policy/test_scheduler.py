@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.engine.engine_driver import capacity, expected, request, run
+from tests.engine.engine_driver import capacity, collect, expected, request, run
 
 from headrace.core.config import Config
 from headrace.engine.engine import Engine
 from headrace.engine.null_executor import NullExecutor
+from headrace.policy.budget import LEAST_CHUNK
+from headrace.policy.latency import LinearPrior
 
 
 class Watcher(NullExecutor):
@@ -90,3 +92,48 @@ def test_a_step_under_way_is_overrun_past_a_stop_and_dropped():
     watcher, engine = serve([one], depth=2)
     assert watcher.most[0] == 2 + length, "one position more than a depth of 1 computes"
     assert engine.stats().generated_tokens == length
+
+
+class Timed(NullExecutor):
+    """Notes of each step: its seconds, whether somebody decoded, and its tokens of longer entries."""
+
+    def __init__(self, has, pace):
+        super().__init__(has, pace=pace)
+        self.steps = []
+
+    def collect(self):
+        batch, before = self._submitted[0], self.time
+        output = super().collect()
+        longer = int(batch.counts[batch.counts > 1].sum())
+        self.steps.append((self.time - before, bool((batch.counts == 1).any()), longer))
+        return output
+
+
+@pytest.mark.parametrize("prior", ["knows", "learns"])
+def test_with_a_time_target_no_step_with_decodes_takes_longer(prior):
+    pace = LinearPrior(step=0.02, token=0.002, request=0, context=1e-6, pair=2e-6, row=0.001)
+    has = capacity(slots=8, block_size=16, blocks=400, max_model_len=700, vocab_size=1000)
+    executor = Timed(has, pace)
+    engine = Engine(
+        executor,
+        Config(max_num_batched_tokens=512, target_itl_ms=150.0),
+        prior=pace if prior == "knows" else None,
+    )
+    requests = [request(f"r{i}", [i] * 8, 120, seed=i) for i in range(6)]
+    requests += [request(f"long{i}", range(400 + i), 3, seed=9 + i) for i in range(3)]
+    for one in requests[:6]:
+        engine.add(one, 0.0)
+    sent = {}
+    for later in [*requests[6:], None]:
+        for _ in range(20):
+            collect(engine.step(lambda: executor.time), sent)
+        if later is not None:
+            engine.add(later, executor.time)
+    while engine.has_work:
+        collect(engine.step(lambda: executor.time), sent)
+    for one in requests:
+        assert sent[one.request_id].tokens == expected(one, has)
+    first_prompt = next(i for i, step in enumerate(executor.steps) if i > 5 and step[2])
+    beside = executor.steps[first_prompt + (3 if prior == "learns" else 0) :]
+    assert all(seconds <= 0.15 * 1.01 or longer <= LEAST_CHUNK for seconds, decodes, longer in beside if decodes)
+    assert max(longer for _, decodes, longer in beside if decodes) > 2 * LEAST_CHUNK, "and it is used"

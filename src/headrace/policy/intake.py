@@ -126,13 +126,9 @@ class Intake:
         roster = self._roster
 
         def fits(victims: IntArray) -> bool:
-            return (
-                roster.slots.num_free + len(victims) > 0
-                and budget.left + int(planned[victims].sum()) > 0
-                and self._fits_beside(sequence, hit, victims)
-            )
+            return budget.left + int(planned[victims].sum()) > 0 and self._fits_beside(sequence, hit, victims)
 
-        if fits(EMPTY):
+        if roster.slots.num_free and budget.left > 0 and self._fits_beside(sequence, hit, EMPTY):
             return []
         if sequence.priority >= roster.slots.worst_priority:
             return None
