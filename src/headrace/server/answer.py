@@ -12,7 +12,6 @@ import msgspec
 from headrace.server.generation import Generation
 from headrace.server.protocol import (
     ChatChunkChoice,
-    Chunk,
     CompletionChoice,
     SamplingBody,
     Unset,
@@ -20,19 +19,22 @@ from headrace.server.protocol import (
 )
 from headrace.server.service import Service
 
-_encode = msgspec.json.encode
+_encode = msgspec.json.Encoder().encode
+_END = b"}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """with_usage: the client asked for usage in its stream, so every chunk has the field, null until the last, or
-    with continuous_usage the usage so far. with_token_ids: it asked for the ids of prompt and answer."""
+    """beginning: of every event, up to its choices; events come with every token, so what all share is encoded once.
+    with_usage: the client asked for usage in its stream, so every chunk has the field, null until the last, or with
+    continuous_usage the usage so far. with_token_ids: it asked for the ids of prompt and answer."""
 
     id: str
     object: str
     created: int
     model: str
     fingerprint: str
+    beginning: bytes
     with_usage: bool
     continuous_usage: bool
     with_token_ids: bool
@@ -48,17 +50,13 @@ class Head:
         usage: Usage | Unset | None = msgspec.UNSET
         if self.with_usage:
             usage = generation.usage() if self.continuous_usage or not choices else None
-        chunk = Chunk(
-            id=self.id,
-            object=self.object,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage,
-            system_fingerprint=self.fingerprint,
-            prompt_token_ids=prompt_token_ids,
-        )
-        return b"data: " + _encode(chunk) + b"\n\n"
+        parts = [self.beginning, _encode(choices)]
+        if usage is not msgspec.UNSET:
+            parts += (b',"usage":', _encode(usage))
+        if prompt_token_ids is not msgspec.UNSET:
+            parts += (b',"prompt_token_ids":', _encode(prompt_token_ids))
+        parts.append(_END)
+        return b"".join(parts)
 
     def token_ids(self, ids: list[int]) -> list[int] | Unset:
         """These ids, if the client asked for them."""
@@ -66,14 +64,17 @@ class Head:
 
 
 def new_head(service: Service, request_id: str, kind: str, body: SamplingBody) -> Head:
-    options = body.stream_options
+    options, created = body.stream_options, int(time.time())
+    model, fingerprint = service.settings.model_name, service.client.ready.fingerprint
+    alike = {"id": request_id, "object": kind, "created": created, "model": model, "system_fingerprint": fingerprint}
     continuous = bool(options and options.continuous_usage_stats)
     return Head(
         request_id,
         kind,
-        int(time.time()),
-        service.settings.model_name,
-        service.client.ready.fingerprint,
+        created,
+        model,
+        fingerprint,
+        beginning=b"data: " + _encode(alike)[:-1] + b',"choices":',
         with_usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         with_token_ids=body.return_token_ids is True,

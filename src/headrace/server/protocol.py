@@ -207,20 +207,6 @@ class Completion(msgspec.Struct, kw_only=True):
     system_fingerprint: str
 
 
-class Chunk(msgspec.Struct, kw_only=True):
-    """One event of a stream. usage is absent unless asked for, then null in every chunk but the last, or what it is
-    so far with continuous_usage_stats. prompt_token_ids come with a chat's first chunk if asked for."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[ChatChunkChoice] | list[CompletionChoice]
-    usage: Usage | Unset | None = msgspec.UNSET
-    system_fingerprint: str
-    prompt_token_ids: list[int] | Unset = msgspec.UNSET
-
-
 class ModelCard(msgspec.Struct, kw_only=True):
     id: str
     object: str = "model"

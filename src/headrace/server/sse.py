@@ -81,9 +81,11 @@ class EventStream:
     async def _run(self, send: Send) -> None:
         async with self._generation:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            async for part in self._parts():
+            event: bytes | None = b""
+            while event is not None:
+                event = await self._next()
                 self._sending_since = time.monotonic()
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": DONE if event is None else event, "more_body": True})
                 self._sending_since = None
         await send({"type": "http.response.body", "body": b""})
 
@@ -94,13 +96,12 @@ class EventStream:
             await asyncio.sleep(self._stall_timeout / 4)
         log.warning("a client took nothing from its stream for %g s: dropped", self._stall_timeout)
 
-    async def _parts(self) -> AsyncIterator[bytes]:
+    async def _next(self) -> bytes | None:
+        """The next event, None after the last. A fault becomes an event, after which there are none."""
         try:
-            async for event in self._events:
-                yield event
+            return await anext(self._events, None)
         except (GenerationError, EngineDeadError) as error:
-            yield error_event(error)
+            return error_event(error)
         except Exception as error:
             log.error("a stream failed", exc_info=error)
-            yield error_event(error)
-        yield DONE
+            return error_event(error)
