@@ -62,6 +62,14 @@ def test_at_least_lru_and_at_most_everything(tmp_path, concurrent):
         assert list(report["pools"].values())[-1]["hit_rate"] == report["endless_hit_rate"]
 
 
+@pytest.mark.parametrize("name", TRACES)
+def test_the_beginning_of_a_recorded_trace(name, data_folder):
+    trace = load_trace(data_folder / "traces" / f"{name}.jsonl.gz", 32, limit=400)
+    report = measure_replay(trace, (0.05, 0.2), 1, lambda done: None)
+    for pool in report["pools"].values():
+        assert pool["lru_hit_rate"] <= pool["hit_rate"] <= report["endless_hit_rate"]
+
+
 @pytest.mark.parametrize(("name", "bound"), [(TRACES[0], 0.374), (TRACES[1], 0.651)])
 def test_the_bounds_of_the_recorded_traces(name, bound, data_folder):
     trace = load_trace(data_folder / "traces" / f"{name}.jsonl.gz", 1)

@@ -103,16 +103,17 @@ class Faults:
 
 class LedgerDevice:
     """requests: by seed, which is each request's own. wrong: what was found wrong; nothing raises, since an engine
-    forgives a device that does."""
+    forgives a device that does. longest: most steps that may be taken as one, where none can bring a stop or fail."""
 
-    def __init__(self, capacity, budget: int) -> None:
+    def __init__(self, capacity, budget: int, longest: int = 1) -> None:
         self._capacity = capacity
         self._budget = budget
+        self._longest = longest
         self.faults = Faults()
         self.requests: dict[int, object] = {}
         self.wrong: list[str] = []
         self.joined: list[tuple[object, int]] = []
-        self.computed = 0
+        self._seen: list[str] = []
         size, width = capacity.block_size, -(-capacity.max_model_len // capacity.block_size)
         self.cells = [np.full((n, size), GARBAGE, np.int64) for n in capacity.num_blocks]
         self._tables = [np.full((capacity.num_slots, width), -1, np.int32) for _ in capacity.num_blocks]
@@ -122,19 +123,36 @@ class LedgerDevice:
         self._tenants: dict[int, Tenant] = {}
         self._submitted: deque = deque()
         self._void = 0
+        self._epochs_hold = True
 
     @property
     def capacity(self):
         return self._capacity
 
+    def take_seen(self) -> list[str]:
+        """What came up since the last call."""
+        seen, self._seen = self._seen, []
+        return seen
+
     def horizon(self) -> int:
-        return 1
+        asked = [tenant.request for tenant in self._tenants.values()]
+        stops = any(r.eos_ids or r.params.stop_token_ids or r.seed in self.faults.nan for r in asked)
+        return 1 if stops or self.faults.crash or self.faults.flaky else self._longest
 
     def submit(self, batch) -> None:
         self._submitted.append(batch)
 
     def collect(self) -> BatchOutput:
         batch = self._submitted.popleft()
+        # Of several steps taken as one, all edits come first, also those of blocks that change hands on the way.
+        self._epochs_hold = batch.steps == 1
+        if batch.steps > 1:
+            outputs = [self._run(one) for one in batch.one_by_one()]
+            tokens, failed = [output.tokens for output in outputs], [output.failed for output in outputs]
+            return BatchOutput(batch.step, np.concatenate(tokens), np.concatenate(failed))
+        return self._run(batch)
+
+    def _run(self, batch) -> BatchOutput:
         self._apply(batch)
         entries = list(zip(batch.slots.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True))
         if self._void:
@@ -166,17 +184,21 @@ class LedgerDevice:
                 self.wrong.append(f"slot {join.slot} is taken before it was left")
             request, tokens = self.requests[join.seed], join.tokens.tolist()
             self._tenants[join.slot] = Tenant(request, tokens, chain_hashes(request.cache_salt, tokens))
+        fresh = {join.slot for join in batch.joins}
         edits = batch.edits
         for slot, group, index, block, epoch in zip(
             *(getattr(edits, name).tolist() for name in ("slot", "group", "index", "block", "epoch")), strict=True
         ):
             if epoch < self._epochs[group][block]:
                 self.wrong.append(f"block {group}:{block} goes back to epoch {epoch}")
+            elif epoch == self._epochs[group][block] and slot not in fresh:
+                self._seen.append("block turned to an equal one")
             self._epochs[group][block] = epoch
             self._tables[group][slot, index] = block
             self._table_epochs[group][slot, index] = epoch
         copies = batch.copies
         for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
+            self._seen.append("part of a block copied")
             self.cells[group][destination] = self.cells[group][source]
 
     def _check(self, batch, entries) -> None:
@@ -197,7 +219,6 @@ class LedgerDevice:
     def _compute(self, slot: int, start: int, count: int) -> None:
         """Read what the first position sees, write each position's hash."""
         size, tenant, end = self._capacity.block_size, self._tenants[slot], start + count
-        self.computed += count
         for group, window in enumerate(self._capacity.windows):
             table, epochs = self._tables[group][slot], self._table_epochs[group][slot]
             first = 0 if window is None else max(0, start - window + 1)
@@ -206,7 +227,7 @@ class LedgerDevice:
             if (blocks < 0).any():
                 self.wrong.append(f"slot {slot} has no block for some of positions {first} to {end - 1}")
                 return
-            if (epochs[used] != self._epochs[group][blocks]).any():
+            if self._epochs_hold and (epochs[used] != self._epochs[group][blocks]).any():
                 self.wrong.append(f"slot {slot} uses a block of group {group} that has changed hands")
             base = used.start * size
             seen = self.cells[group][blocks].reshape(-1)

@@ -17,7 +17,7 @@ from tests.policy.order import Order
 
 from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
-from headrace.core.request import ErrorCode, FinishReason, Request, RequestState, SamplingParams
+from headrace.core.request import CacheHint, ErrorCode, FinishReason, Request, RequestState, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 
@@ -25,7 +25,7 @@ MAX_LEN = 40
 MAX_QUEUED = 12
 STEMS = ([1, 2, 3, 0, 1, 2] * 6, [2, 2, 1, 0, 3, 3] * 6)
 PATIENCE = 40
-FIELDS = ("eos_ids", "cache_salt", "choice", "priority", "tenant", "deadline")
+FIELDS = ("eos_ids", "cache_salt", "choice", "priority", "tenant", "deadline", "cache_hint")
 
 
 class Wrong(AssertionError):
@@ -44,16 +44,18 @@ class Shape:
     budget: int = 16
     depth: int = 1
     caching: bool = True
+    longest: int = 1
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Shape:
         size, depth, budget = draw.choice([2, 4, 16]), draw.choice([1, 2, 2, 3]), draw.choice([1, 3, 5, 16, 64])
         windows = draw.choice([(None,), (None,), (None,), (None, 5), (7,), (None, 17)])
         least = -(-MAX_LEN // size)
-        blocks = least + draw.choice([0, 1, 3, 6, 200])
+        blocks = least + draw.choice([0, 1, 3, 6, 500])
         counts = tuple(blocks if w is None else max(blocks, (w + budget * depth) // size + 3) for w in windows)
         slots, vocab = draw.choice([1, 2, 4, 6]), draw.choice([4, 1000])
-        return cls(slots, size, counts, windows, vocab, budget, depth, draw.random() < 0.85)
+        caching, longest = draw.random() < 0.85, draw.choice([1, 1, 7])
+        return cls(slots, size, counts, windows, vocab, budget, depth, caching, longest)
 
 
 @dataclass
@@ -90,7 +92,7 @@ class World:
     def _begin_engine(self) -> None:
         shape = self.shape
         has = Capacity(shape.slots, shape.block_size, shape.blocks, shape.windows, MAX_LEN, shape.vocab_size)
-        self.device = LedgerDevice(has, shape.budget)
+        self.device = LedgerDevice(has, shape.budget, shape.longest)
         self.engine = Engine(
             self.device,
             Config(
@@ -100,6 +102,8 @@ class World:
                 max_queued_requests=MAX_QUEUED,
             ),
         )
+        # No block was ever wanting, so none was ever evicted.
+        self.roomy = True
         self.order = Order(self.engine, shape.budget, min(shape.blocks) > 150)
         self.under_way = 0
 
@@ -168,9 +172,13 @@ class World:
             self.abort(list(self.live.values())[index % len(self.live)].request.seed)
 
     def begin(self) -> bool:
-        before = self.engine.stats()
         self.order.before()
+        preempted = self.engine._scheduler.counters.preemptions
+        cached = self._num_cached()
         began = self.engine.begin_step(self._clock())
+        if self._num_cached() < cached:
+            self._saw("cached block evicted")
+        self.roomy = self.roomy and all(pool.num_free for pool in self.engine._blocks.pools)
         if began:
             self._did("begin")
             self.under_way += 1
@@ -181,7 +189,7 @@ class World:
                 self._saw(name)
             if wrong:
                 raise Wrong(wrong)
-            self._check_admission(before.preemptions)
+            self._check_admission(preempted)
         elif not self.under_way and self._waits_for_nothing():
             raise Wrong("requests wait and nothing is begun")
         if self.under_way > 1:
@@ -269,6 +277,8 @@ class World:
         self.operations += 1
         if self.device.wrong:
             raise Wrong("; ".join(self.device.wrong[:3]))
+        for name in self.device.take_seen():
+            self._saw(name)
         self._check_joins()
         self._audit()
 
@@ -322,7 +332,7 @@ class World:
             self.kept.update(chain_hashes(request.cache_salt, tokens[:-1]))
 
     def _check_joins(self) -> None:
-        """Hits lie between what finished requests left and what was ever computed, to the block."""
+        """Hits are at least what finished requests left, to the token."""
         joined, self.device.joined = self.device.joined, []
         for request, start in joined:
             one = self.by_id[request.request_id]
@@ -339,23 +349,23 @@ class World:
 
     def _expect_hits(self, batch) -> None:
         """Where nothing was ever evicted, a request that joins finds at least what finished ones left."""
-        if not self.shape.caching or max(self.shape.blocks) < 150 or self.shape.windows != (None,):
+        if not self.shape.caching or not self.roomy or self.shape.windows != (None,):
             return
         for join in batch.joins:
             one = self.by_id[f"r{join.seed}"]
             self.least[one.request.request_id] = self._longest_kept(one, join.tokens.tolist())
 
     def _longest_kept(self, one: Asked, tokens) -> int:
-        request, size = one.request, self.shape.block_size
+        request = one.request
         if request.params.prompt_logprobs is not None:
             return 0
         chain = chain_hashes(request.cache_salt, tokens)
         known = next((p for p, state in enumerate(chain) if state not in self.kept), len(chain))
-        return min(known, len(tokens) - 1) // size * size
+        return min(known, len(tokens) - 1)
 
     def _audit(self) -> None:
         wrong = check_blocks(self.engine, self._saw)
-        if not wrong and self.operations % 4 == 0:
+        if not wrong and self.operations % 8 == 0:
             wrong = check_tree(self.engine, self.device.cells)
         if wrong:
             raise Wrong(wrong)
@@ -363,25 +373,30 @@ class World:
     def _check_admission(self, preemptions: int) -> None:
         """Nobody waits beside a free slot, plenty of blocks and budget that is left."""
         engine = self.engine
-        stats = engine.stats()
-        if stats.preemptions > preemptions:
+        scheduler = engine._scheduler
+        if scheduler.counters.preemptions > preemptions:
             return
-        batch = engine._scheduler.steps[-1].batch
-        if batch.num_tokens > self.shape.budget:
+        batch = scheduler.steps[-1].batch
+        if batch.steps > 1:
+            self._saw("steps taken as one")
+        if batch.num_tokens > self.shape.budget * batch.steps:
             raise Wrong(f"{batch.num_tokens} tokens in a step of at most {self.shape.budget}")
-        parked = len(engine._scheduler._roster.parking)
+        parked, waiting = len(scheduler._roster.parking), scheduler.num_waiting
         if parked:
             self._saw("a wait for another's prefix")
-        if stats.waiting == parked or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
+        if waiting == parked or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
             return
         # Those that run may each be promised as much as they can grow to.
         most = -(-MAX_LEN // self.shape.block_size)
         if all(pool.available > (most + 1) * (self.shape.slots + 1) for pool in engine._blocks.pools):
-            raise Wrong(f"{stats.waiting - parked} wait beside free slots, blocks and budget")
+            raise Wrong(f"{waiting - parked} wait beside free slots, blocks and budget")
+
+    def _num_cached(self) -> int:
+        cache = self.engine._blocks.cache
+        return 0 if cache is None else len(cache)
 
     def _waits_for_nothing(self) -> bool:
-        stats = self.engine.stats()
-        return bool(stats.running or stats.waiting)
+        return bool(self.engine._scheduler.num_running or self.engine._scheduler.num_waiting)
 
     def _state(self, one: Asked) -> str:
         if one.request.request_id not in self.live:
@@ -389,6 +404,8 @@ class World:
         sequence = self.engine._scheduler._roster._sequences.get(one.request.request_id)
         if sequence is None:
             return "end not sent yet"
+        if sequence in self.engine._scheduler._roster.parking:
+            return "waiting for a prefix"
         if sequence.state is not RequestState.RUNNING:
             return sequence.state.value
         slots, slot = self.engine._slots, sequence.slot
@@ -424,6 +441,7 @@ def drawn_request(draw: random.Random) -> dict:
         "priority": draw.choice([0, 0, 0, 1, -1]),
         "tenant": draw.choice(["", "a", "b"]),
         "deadline": draw.choice([None] * 12 + [0.05, 10.0]),
+        "cache_hint": draw.choice([None] * 8 + [CacheHint(pin=0.2), CacheHint(ttl_s=0.05)]),
         "replayed": draw.choice([0, 0, 0, 2]),
         "fault": draw.choice([""] * 12 + ["nan", "crash"]),
     }

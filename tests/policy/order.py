@@ -30,8 +30,11 @@ class Order:
 
     def after(self, batch) -> tuple[list[str], str]:
         """What was seen, and what is wrong, or "". Call it once a step was begun."""
-        sequences = self._engine._scheduler._roster._sequences.values()
-        waiting = [one for one in sequences if one.state is not RequestState.RUNNING]
+        roster = self._engine._scheduler._roster
+        # Those who wait for a prefix that another computes could run, and are better off so.
+        parked = {one.request_id for one in roster.parking}
+        waiting = [s for s in roster._sequences.values() if s.state is not RequestState.RUNNING]
+        waiting = [one for one in waiting if one.request_id not in parked]
         slots = self._engine._slots.sequences
         joined = [slots[join.slot] for join in batch.joins]
         victims = [one for one in self._running if one.state is RequestState.PREEMPTED]

@@ -16,6 +16,7 @@ from tests.policy.machine import MAX_LEN, STEMS, Shape, World, run_world
 
 OPERATIONS = 100_000
 REACHED = {
+    "a wait for another's prefix",
     "abort: decode",
     "abort: decode, under way",
     "abort: end not sent yet",
@@ -25,7 +26,10 @@ REACHED = {
     "abort: prompt, under way",
     "abort: refused",
     "abort: waiting",
+    "abort: waiting for a prefix",
     "block shared",
+    "block turned to an equal one",
+    "cached block evicted",
     "drained",
     "end: abort",
     "end: crash",
@@ -35,6 +39,7 @@ REACHED = {
     "end: stop",
     "better class joined before a waiting one",
     "end: deadline",
+    "part of a block copied",
     "preempted one resumed",
     "preemption: for a better class",
     "preemption: for blocks",
@@ -47,6 +52,7 @@ REACHED = {
     "refused: queue full",
     "rule: replay",
     "rule: restart",
+    "steps taken as one",
     "steps under way: 2 or more",
 }
 

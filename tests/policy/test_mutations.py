@@ -24,7 +24,7 @@ from headrace.policy.roster import Roster
 WORLDS = 60
 SHAPES = [
     Shape(slots=4, block_size=4, blocks=(12,), vocab_size=4, budget=16),
-    Shape(slots=4, block_size=4, blocks=(300,), vocab_size=4, budget=16, depth=2),
+    Shape(slots=4, block_size=4, blocks=(600,), vocab_size=4, budget=16, depth=2),
     Shape(slots=6, block_size=2, blocks=(24,), vocab_size=1000, budget=5, depth=2),
     Shape(slots=2, block_size=4, blocks=(11, 20), windows=(None, 5), vocab_size=4, budget=16, depth=2),
     Shape(slots=6, block_size=4, blocks=(12,), vocab_size=1000, budget=16),
@@ -126,9 +126,9 @@ def an_aborted_request_stays_in_the_queue(patch):
 def rows_of_those_who_left_are_taken_in(patch):
     take_in = outcome.take_in
 
-    def taken(roster, step, output):
+    def taken(roster, step, *rest):
         step.departures = roster.departures
-        return take_in(roster, step, output)
+        return take_in(roster, step, *rest)
 
     patch.setattr(scheduler, "take_in", taken)
 
@@ -141,10 +141,10 @@ def what_lies_behind_a_window_is_freed_too_soon(patch):
 def a_stop_is_seen_one_token_late(patch):
     end = outcome._end
 
-    def ended(roster, sequence, delta, index, token):
+    def ended(roster, sequence, delta, index, *rest):
         if index + 1 < sequence.limit and sequence.prompt_len + 1 == index:
             return
-        end(roster, sequence, delta, index, token)
+        end(roster, sequence, delta, index, *rest)
 
     patch.setattr(outcome, "_end", ended)
 

@@ -23,18 +23,22 @@ def draw_bars(path: Path, panels: Mapping[str, Mapping[str, float]], columns: in
         raise ConfigError("a picture needs matplotlib: pip install 'headrace[plan]'", field="plot") from error
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, (title, values) in zip(axes, panels.items(), strict=False):
         bars = axis.bar(range(len(values)), list(values.values()), color=_COLOURS[: len(values)], width=0.6)
-        axis.bar_label(bars, labels=[f"{value:,.4g}" for value in values.values()], fontsize=8)
+        axis.bar_label(bars, labels=[_text(value) for value in values.values()], fontsize=8)
         axis.set_xticks(range(len(values)), list(values), fontsize=8)
         axis.set_title(title, fontsize=9)
         axis.margins(y=0.15)
         axis.set_yticks([])
         axis.spines[["top", "right", "left"]].set_visible(False)
-    for axis in list(axes)[len(panels) :]:
+    for axis in axes[len(panels) :]:
         axis.set_visible(False)
     try:
         figure.savefig(path, dpi=150)
     except ValueError as error:
         raise ConfigError(f"plot: {path} cannot be drawn: {error}", field="plot") from error
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -11,13 +11,13 @@ from headrace.bench.picture import draw_bars
 from headrace.bench.policies import COMPARISONS, Report, describe_times, measure_policies
 from headrace.commands.report import json_option, show
 
-# The figures that a picture shows, best told apart.
+# The figures that a picture shows, by comparison, and their titles there.
 _PICTURED = {
-    "batching": ("tokens_per_s", "slots_used"),
-    "memory": ("requests_at_once", "memory_wasted"),
-    "sharing": ("prompt_tokens_computed", "requests_at_once"),
-    "priority": ("urgent_ttft_p99_ms", "tokens_per_s"),
-    "chunking": ("max_stall_ms", "itl_p99_ms"),
+    "batching": {"tokens_per_s": "Batching: tokens/s", "slots_used": "Batching: share of slots used"},
+    "memory": {"requests_at_once": "Memory: requests at once", "memory_wasted": "Memory: share wasted"},
+    "sharing": {"prompt_tokens_computed": "Sharing: prompt tokens computed", "tokens_per_s": "Sharing: tokens/s"},
+    "priority": {"urgent_ttft_p99_ms": "Priority: urgent p99 TTFT, ms", "tokens_per_s": "Priority: tokens/s"},
+    "chunking": {"max_stall_ms": "Chunking: longest stall, ms", "long_ttft_ms": "Chunking: TTFT of long prompts, ms"},
 }
 
 
@@ -35,12 +35,12 @@ def policies(scale: float, plot: Path | None, json_file: Path | None) -> None:
         report = measure_policies(scale, bar.update)
     show({"times": describe_times(), **report}, json_file)
     if plot is not None:
-        draw_bars(plot, _panels(report), columns=4)
+        draw_bars(plot, _panels(report), columns=5)
 
 
 def _panels(report: dict[str, Report]) -> dict[str, dict[str, float]]:
     return {
-        f"{name}: {figure}": {arm: values[figure] for arm, values in report[name].items()}
+        title: {arm: values[figure] for arm, values in report[name].items()}
         for name, figures in _PICTURED.items()
-        for figure in figures
+        for figure, title in figures.items()
     }

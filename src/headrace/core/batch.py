@@ -128,7 +128,7 @@ class Batch:
                 logit_position=self.logit_position + np.int32(later),
                 steps=1,
             )
-            yield one if later == 0 else replace(one, leaves=(), joins=(), edits=BlockEdits())
+            yield one if later == 0 else replace(one, leaves=(), joins=(), edits=BlockEdits(), copies=BlockCopies())
 
 
 @dataclass(frozen=True, slots=True)
