@@ -240,3 +240,23 @@ def test_the_debug_routes_are_the_apis_where_only_this_machine_reaches_it(server
     url, _ = server
     complete(url)
     assert httpx.get(f"{url}/debug/steps", timeout=5).json()["steps"]
+
+
+def test_limits_are_each_keys_own(default_model, tmp_path):
+    keys, limits = tmp_path / "keys.toml", tmp_path / "limits.toml"
+    keys.write_text('[alice]\nkeys = ["key-of-alice-1234"]\n[bob]\nkeys = ["key-of-bob-12345"]\n')
+    limits.write_text("[default]\nrequests_per_minute = 1\n")
+    with serving(default_model, api_key_file=str(keys), tenant_limits=str(limits)) as (url, _):
+        answers = [
+            httpx.post(
+                url + "/v1/completions",
+                json={"prompt": "Hello", "max_tokens": 1},
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=60,
+            )
+            for key in ("key-of-alice-1234", "key-of-alice-1234", "key-of-bob-12345")
+        ]
+        assert [answer.status_code for answer in answers] == [200, 429, 200]
+        assert answers[1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert 1 <= int(answers[1].headers["retry-after"]) <= 60
+        assert httpx.get(f"{url}/debug/steps", headers={"Authorization": "Bearer key-of-bob-12345"}).status_code == 404

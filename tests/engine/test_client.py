@@ -177,7 +177,12 @@ async def test_metrics_wait_for_nothing_and_an_inspection_not_for_ever(engine, m
     assert client.stats().running == 0
     with pytest.raises(EngineDeadError, match="did not answer"):
         await client.inspect("r")
-    os.kill(process.pid, signal.SIGCONT)
+    monkeypatch.setattr(client_module, "INSPECT_SECONDS", 60.0)
+    asking = asyncio.create_task(client.inspect("r"))
+    await asyncio.sleep(0)
+    process.kill()
+    with pytest.raises(EngineDeadError, match="killed by signal 9"):
+        await asking
 
 
 async def test_streams_go_on_when_a_killed_engine_is_started_again(engine):

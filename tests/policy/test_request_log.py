@@ -128,7 +128,8 @@ def test_who_took_a_place_is_named():
         engine.step(lambda now=now: float(now))
     engine.add(request("vip", range(5), 30, priority=-1), 20.0)
     engine.step(lambda: 21.0)
-    assert [(p.by, p.after_s) for p in record(engine, "batch").preemptions] == [("vip", 21.0)]
+    assert [(p.by, p.after_s, p.kind) for p in record(engine, "batch").preemptions] == [("vip", 21.0, "recompute")]
+    assert engine.stats().preemptions_by_kind == [("recompute", "priority", 1)]
     assert record(engine, "vip", 21.0).state == "running"
 
 

@@ -26,7 +26,7 @@ def test_one_that_waits() -> None:
 
 
 def test_one_that_ended_and_had_given_way() -> None:
-    preemptions = [PreemptionRecord(1.0, None, 3.0), PreemptionRecord(5.0, "vip-0")]
+    preemptions = [PreemptionRecord(1.0, resumed_after_s=3.0), PreemptionRecord(5.0, "swap", "vip-0")]
     sentences = told(
         "finished", ended_after_s=9.0, finish_reason="length", generated_tokens=5, num_preemptions=4,
         preemptions=preemptions,
@@ -36,7 +36,8 @@ def test_one_that_ended_and_had_given_way() -> None:
         "It waited 0 ms in all.",
         "It had given up its place 2 times before.",
         "It gave up its place 1.0 s after its arrival, because blocks ran out, and resumed at 3.0 s.",
-        "It gave up its place 5.0 s after its arrival, for vip-0, which goes before it, and has not resumed.",
+        "It gave up its place 5.0 s after its arrival, for vip-0, which goes before it, with what it had "
+        "computed moved aside, and has not resumed.",
     ]
 
 

@@ -48,6 +48,7 @@ async def test_waits_by_class_refusals_and_histograms(client: httpx.AsyncClient,
     def stats() -> Stats:
         return Stats(
             waiting=3, waiting_tokens=90, waiting_by_priority={-1: 1, 2: 2}, predicted_wait=1.5, oldest_wait=7.0,
+            preemptions_by_kind=[("swap", "priority", 2)],
             refused={"overloaded": 4}, latency_error=0.25, hits_by_tier={"device": 30, "disk": 10},
             queue_seconds=HistogramCounts((0.5, 1.0), (3, 2, 1), 9.0),
         )  # fmt: skip
@@ -62,6 +63,7 @@ async def test_waits_by_class_refusals_and_histograms(client: httpx.AsyncClient,
         f'headrace:oldest_wait_seconds{{model_name="{MODEL}"}} 7.0',
         f'headrace:requests_refused_total{{code="overloaded",model_name="{MODEL}"}} 4.0',
         f'headrace:prefix_cache_hits_by_tier_total{{model_name="{MODEL}",tier="disk"}} 10.0',
+        f'headrace:num_preemptions_by_kind_total{{cause="priority",kind="swap",model_name="{MODEL}"}} 2.0',
         f'headrace:step_time_prediction_error{{model_name="{MODEL}"}} 0.25',
         f'headrace:request_queue_time_seconds_bucket{{le="0.5",model_name="{MODEL}"}} 3.0',
         f'headrace:request_queue_time_seconds_bucket{{le="1.0",model_name="{MODEL}"}} 5.0',
@@ -86,6 +88,7 @@ async def test_requests_by_how_they_ended(client: httpx.AsyncClient, engine: Fak
     assert found["headrace:request_success_total abort"] == 0
     assert found["headrace:time_to_first_token_seconds_count"] == 5
     assert found["headrace:e2e_request_latency_seconds_count"] == 4
+    assert found["headrace:request_time_per_output_token_seconds_count"] == 5
     assert found["headrace:inter_token_latency_seconds_count"] == 13 + 7 + 7 + 4 + 1
     assert found["headrace:request_generation_tokens_sum"] == 14 + 8 + 8 + 5 + 2
     assert found["headrace:request_prompt_tokens_count"] == 5

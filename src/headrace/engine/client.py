@@ -140,6 +140,8 @@ class ProcessClient:
 
     async def inspect(self, request_id: str = "", steps: int = 0) -> Inspected:
         self._check_alive()
+        if self._restarting is not None:
+            raise EngineDeadError(self._restarting)
         self._inspections += 1
         number = self._inspections
         answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
@@ -297,6 +299,7 @@ class ProcessClient:
             self._die(reason if self._fruitless <= 1 else f"{reason}, {self._fruitless} times in a row")
             return
         self._restarting, self._pulse = reason, None
+        self._fail_inspections(EngineDeadError(reason))
         culprit = self._live.crashed()
         if culprit is not None:
             log.error("request %s ends the engine: it is not tried again", culprit.request.request_id)
@@ -324,11 +327,14 @@ class ProcessClient:
         error = EngineDeadError(reason)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
+        self._fail_inspections(error)
+        for request_id in self._live:
+            self._live.pop(request_id).stream.fail(error)
+
+    def _fail_inspections(self, error: EngineDeadError) -> None:
         for inspecting in self._inspecting.values():
             if not inspecting.done():
                 inspecting.set_exception(error)
-        for request_id in self._live:
-            self._live.pop(request_id).stream.fail(error)
 
     def _end(self, request_id: str, reason: FinishReason, message: str | None = None) -> None:
         live = self._live.pop(request_id)

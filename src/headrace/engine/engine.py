@@ -253,6 +253,7 @@ class Engine:
             predicted_wait=admission.predicted_wait(self._slots.num_taken, DEFAULT_PRIORITY, ""),
             oldest_wait=self.journal.log.oldest_wait(self._now),
             hits_by_tier=dict(self.journal.log.hits_by_tier),
+            preemptions_by_kind=[(*key, count) for key, count in self.journal.log.preemptions.items()],
             refused=dict(self._refused),
             latency_error=self.latency.error,
             queue_seconds=self.journal.queue_seconds.read(),

@@ -74,7 +74,8 @@ class Inspected(msgspec.Struct, tag=True, frozen=True):
 class Stats(msgspec.Struct, tag=True, frozen=True):
     """The engine's gauges and counters. step counts the steps that were begun. waiting_by_priority: requests that wait.
     predicted_wait: seconds that a new request of priority 0 would wait; oldest_wait: that the one has waited which came
-    first. hits_by_tier: tokens found in the prefix cache. refused: by the error's code. latency_error: of the latency
+    first. hits_by_tier: tokens found in the prefix cache. preemptions_by_kind: kind (swap, recompute), cause
+    (blocks, priority) and how many. refused: by the error's code. latency_error: of the latency
     model, relative, lately."""
 
     step: int = 0
@@ -93,6 +94,7 @@ class Stats(msgspec.Struct, tag=True, frozen=True):
     predicted_wait: float = 0.0
     oldest_wait: float = 0.0
     hits_by_tier: dict[str, int] = {}
+    preemptions_by_kind: list[tuple[str, str, int]] = []
     refused: dict[str, int] = {}
     latency_error: float | None = None
     queue_seconds: HistogramCounts = HistogramCounts()

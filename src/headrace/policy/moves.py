@@ -12,9 +12,11 @@ from headrace.policy.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What the sequence became. by: who needed its place, if it was preempted for another. reason: why it ended."""
+    """What the sequence became. by: who needed its place, if it was preempted for another; swapped: what it had
+    computed was moved aside rather than given up. reason: why it ended."""
 
     sequence: Sequence
     state: RequestState
     by: Sequence | None = None
+    swapped: bool = False
     reason: FinishReason | None = None

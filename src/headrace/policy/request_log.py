@@ -24,10 +24,12 @@ _CHOICE = re.compile(r"(-\d+){0,2}")
 
 
 class PreemptionRecord(msgspec.Struct, gc=False):
-    """after_s: since the request's arrival. by: who needed its place, if it was another's priority; None if blocks ran
-    out for those that run. resumed_after_s: when it ran again."""
+    """after_s: since the request's arrival. kind: swap (what it had computed is moved aside) or recompute. by: who
+    needed its place, if it was another's priority; None if blocks ran out for those that run. resumed_after_s: when it
+    ran again."""
 
     after_s: float
+    kind: str = "recompute"
     by: str | None = None
     resumed_after_s: float | None = None
 
@@ -74,7 +76,8 @@ class _Entry:
 
 
 class RequestLog:
-    """most_ended: of those that ended, how many are remembered. hits_by_tier: tokens found in the prefix cache."""
+    """most_ended: of those that ended, how many are remembered. hits_by_tier: tokens found in the prefix cache.
+    preemptions: by kind (swap, recompute) and cause (blocks, priority)."""
 
     def __init__(self, most_ended: int) -> None:
         self.clock = HoldupClock()
@@ -83,6 +86,7 @@ class RequestLog:
         self._most_ended = most_ended
         self._arrivals = 0
         self.hits_by_tier: Counter[str] = Counter()
+        self.preemptions: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._live) + len(self._ended)
@@ -126,8 +130,9 @@ class RequestLog:
             elif move.state is RequestState.PREEMPTED:
                 entry.waits_since, entry.read = now, self.clock.read(now)
                 record.num_preemptions += 1
-                by = None if move.by is None else move.by.request_id
-                record.preemptions = [*record.preemptions[1 - _MOST_PREEMPTIONS :], PreemptionRecord(after, by)]
+                kind, by = "swap" if move.swapped else "recompute", None if move.by is None else move.by.request_id
+                self.preemptions[kind, "blocks" if by is None else "priority"] += 1
+                record.preemptions = [*record.preemptions[1 - _MOST_PREEMPTIONS :], PreemptionRecord(after, kind, by)]
             elif move.state is RequestState.FINISHED:
                 self._stop_waiting(entry, now)
                 record.ended_after_s = after

@@ -85,8 +85,9 @@ def _preemptions(record: RequestRecord) -> list[str]:
     told = []
     for one in record.preemptions:
         why = "because blocks ran out" if one.by is None else f"for {one.by}, which goes before it"
+        kept = ", with what it had computed moved aside" if one.kind == "swap" else ""
         again = "has not resumed" if one.resumed_after_s is None else f"resumed at {_seconds(one.resumed_after_s)}"
-        told.append(f"It gave up its place {_seconds(one.after_s)} after its arrival, {why}, and {again}.")
+        told.append(f"It gave up its place {_seconds(one.after_s)} after its arrival, {why}{kept}, and {again}.")
     if (left_out := record.num_preemptions - len(record.preemptions)) > 0:
         told.insert(0, f"It had given up its place {left_out} times before.")
     return told

@@ -31,6 +31,7 @@ class Sequence:
     request: Request
     choice: Choice
     echo: str | None = None
+    first_token_at: float | None = None
     last_token_at: float | None = None
 
 
@@ -119,6 +120,7 @@ class Generation:
             self.first_token_at = now
         if sequence.last_token_at is None:
             metrics.first_token(now - self.arrival)
+            sequence.first_token_at = now
         else:
             metrics.next_token(now - sequence.last_token_at)
         sequence.last_token_at = now
@@ -141,6 +143,9 @@ class Generation:
             len(sequence.request.prompt_ids),
             len(sequence.choice.token_ids),
         )
+        later = len(sequence.choice.token_ids) - 1
+        if later > 0 and sequence.first_token_at is not None and sequence.last_token_at is not None:
+            self.service.metrics.per_token((sequence.last_token_at - sequence.first_token_at) / later)
 
     async def _close(self, *, begun: bool) -> None:
         left, self._open = self._open, {}

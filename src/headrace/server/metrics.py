@@ -47,6 +47,9 @@ class Metrics:
         self.next_token = self._observer(
             "inter_token_latency_seconds", "Time between tokens of one request.", ITL_BUCKETS
         )
+        self.per_token = self._observer(
+            "request_time_per_output_token_seconds", "Mean time of a request's tokens after its first.", ITL_BUCKETS
+        )
         self._last_token = self._observer(
             "e2e_request_latency_seconds", "Time from arrival to the last token.", E2E_BUCKETS
         )
@@ -102,9 +105,9 @@ class _EngineStats(Collector):
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", s.prompt_tokens),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", s.cached_tokens),
         )
-        for kind, values in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+        for family_of, values in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
             for name, text, value in values:
-                family = kind(f"headrace:{name}", text, labels=["model_name"])
+                family = family_of(f"headrace:{name}", text, labels=["model_name"])
                 family.add_metric([self.model_name], value)
                 yield family
         yield self._by(
@@ -121,6 +124,14 @@ class _EngineStats(Collector):
             "tier",
             s.hits_by_tier,
         )
+        preemptions = CounterMetricFamily(
+            "headrace:num_preemptions_by_kind",
+            "Preemptions by kind (swap, recompute) and cause (blocks, priority).",
+            labels=["model_name", "kind", "cause"],
+        )
+        for kind, cause, count in s.preemptions_by_kind:
+            preemptions.add_metric([self.model_name, kind, cause], count)
+        yield preemptions
         yield self._by(CounterMetricFamily, "requests_refused", "Requests told to come back later.", "code", s.refused)
         if s.latency_error is not None:
             text = "Median of |predicted - taken| / taken of the last steps."
