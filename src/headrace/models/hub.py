@@ -49,7 +49,8 @@ def explained(hub: ModuleType, repository: str, revision: str | None) -> Iterato
     except hub.errors.RevisionNotFoundError as error:
         raise ModelError(f"hf:{repository} has no revision {revision!r}") from error
     except (OSError, ValueError) as error:
-        raise ModelError(f"hf:{repository} is not in the cache and cannot be fetched: {error}") from error
+        reason = " ".join(str(error).split())  # the client's messages have several lines
+        raise ModelError(f"hf:{repository} is not in the cache and cannot be fetched: {reason}") from error
 
 
 def cached() -> list[tuple[str, Path, int]]:

