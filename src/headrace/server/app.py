@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from headrace.engine.client_protocol import EngineClient
 from headrace.server.access_log import AccessLog
+from headrace.server.anthropic_messages import create_message
 from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
@@ -26,6 +27,7 @@ from headrace.server.metrics import metrics
 from headrace.server.models import get_model, list_models
 from headrace.server.openapi import openapi
 from headrace.server.request_id import RequestId
+from headrace.server.responses import create_response
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tokenize import detokenize, tokenize
@@ -37,6 +39,8 @@ OPEN_PATHS = frozenset({"/health", *PAGE_PATHS})
 ROUTES = (
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/responses", create_response, methods=["POST"]),
+    Route("/v1/messages", create_message, methods=["POST"]),
     Route("/v1/models", list_models, methods=["GET"]),
     Route("/v1/models/{model:path}", get_model, methods=["GET"]),
     Route("/tokenize", tokenize, methods=["POST"]),

@@ -51,7 +51,7 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     arrival = time.monotonic()
     service.check_taking_requests()
     request_id = service.new_id("chatcmpl")
-    body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
+    body, sequences = await service.bodies.prepare(request, lambda fields: prepare_chat(service, fields, request_id))
     await check_understood(service, sequences[0].request.params.structured_outputs, body)
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
@@ -113,7 +113,7 @@ def _template_kwargs(service: Service, template: ChatTemplate, given: dict[str, 
     return given
 
 
-def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence]]:
+def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence]]:
     """Everything before the engine: checks, template, tokens."""
     body = parse(fields, ChatBody)
     service.check_model(body.model)

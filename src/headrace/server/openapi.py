@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SEED_LIMIT
+from headrace.server.anthropic_messages import MessagesBody
 from headrace.server.deadline import LONGEST_MS
 from headrace.server.errors import ErrorBody
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
@@ -30,6 +31,7 @@ from headrace.server.protocol import (
     Tokenized,
     Version,
 )
+from headrace.server.responses import ResponsesBody
 from headrace.server.service import service_of
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -151,7 +153,7 @@ _ERRORS = {
 def document(version: str) -> dict[str, Any]:
     kinds = [
         ChatBody, ChatCompletion, CompletionBody, Completion, TokenizeBody, Tokenized, DetokenizeBody, Detokenized,
-        ModelList, ModelCard, Health, Version, ErrorBody,
+        MessagesBody, ResponsesBody, ModelList, ModelCard, Health, Version, ErrorBody,
     ]  # fmt: skip
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     for schema in schemas.values():
@@ -197,6 +199,9 @@ def _complete(schemas: dict[str, Any]) -> None:
         schemas[name]["required"] = list(fields)
     for name in ("ChatBody", "CompletionBody", "TokenizeBody", "DetokenizeBody"):
         schemas[name]["additionalProperties"] = False
+    # What else may be there, and what is in a message, their own documents say.
+    schemas["MessagesBody"]["required"] = ["messages", "max_tokens"]
+    schemas["ResponsesBody"]["required"] = ["input"]
     schemas["TokenizeBody"]["properties"]["messages"] = {"anyOf": [_MESSAGES, {"type": "null"}]}
     schemas["TokenizeBody"]["oneOf"] = [
         {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
@@ -214,6 +219,8 @@ def _paths() -> dict[str, Any]:
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     return {
         "/v1/chat/completions": _post("Answer a conversation", "ChatBody", "ChatCompletion", stream=True),
+        "/v1/responses": _post("Answer in the shape of OpenAI's Responses", "ResponsesBody", None, stream=True),
+        "/v1/messages": _post("Answer in the shape of Anthropic's Messages", "MessagesBody", None, stream=True),
         "/v1/completions": _post("Continue a text", "CompletionBody", "Completion", stream=True),
         "/tokenize": _post("Token ids of a text or a conversation", "TokenizeBody", "Tokenized"),
         "/detokenize": _post("Text of token ids", "DetokenizeBody", "Detokenized"),
@@ -243,6 +250,7 @@ def _paths() -> dict[str, Any]:
 
 
 _STRING = {"type": "string"}
+_OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _EVENT = {"type": "object", "properties": {"data": _STRING}, "required": ["data"]}
 """A server-sent event: data is a chunk as JSON, an error object as JSON, or [DONE]."""
 
@@ -261,10 +269,10 @@ def _get(summary: str, answer: str, *errors: str) -> dict[str, Any]:
     return {"get": {"summary": summary, "responses": responses}}
 
 
-def _post(summary: str, body: str, answer: str, *, stream: bool = False) -> dict[str, Any]:
-    content = _ref(answer)
+def _post(summary: str, body: str, answer: str | None, *, stream: bool = False) -> dict[str, Any]:
+    content = _OBJECT if answer is None else _ref(answer)
     if stream:
-        content["text/event-stream"] = {"schema": _EVENT}
+        content = {**content, "text/event-stream": {"schema": _EVENT}}
     responses = {"200": {"description": "The answer; events with stream: true.", "content": content}}
     responses.update({status: _error(status) for status in _ERRORS})
     return {

@@ -67,9 +67,20 @@ async def whole_answer(
 
 class EventStream:
     """An ASGI response that sends `events` while the generation runs. Headers wait for the engine's yes, so that a
-    refusal is a plain 4xx. A reader that takes nothing for stall_timeout seconds is dropped."""
+    refusal is a plain 4xx. A reader that takes nothing for stall_timeout seconds is dropped. done ends every stream;
+    fault writes an error as an event."""
 
-    def __init__(self, generation: Generation, events: AsyncIterator[bytes], stall_timeout: float) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        events: AsyncIterator[bytes],
+        stall_timeout: float,
+        *,
+        done: bytes = DONE,
+        fault: Callable[[Exception], bytes] = error_event,
+    ) -> None:
+        self._done = done
+        self._fault = fault
         self._generation = generation
         self._events = events
         self._stall_timeout = stall_timeout
@@ -85,7 +96,9 @@ class EventStream:
             while event is not None:
                 event = await self._next()
                 self._sending_since = time.monotonic()
-                await send({"type": "http.response.body", "body": DONE if event is None else event, "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": self._done if event is None else event, "more_body": True}
+                )
                 self._sending_since = None
         await send({"type": "http.response.body", "body": b""})
 
@@ -101,7 +114,7 @@ class EventStream:
         try:
             return await anext(self._events, None)
         except (GenerationError, EngineDeadError) as error:
-            return error_event(error)
+            return self._fault(error)
         except Exception as error:
             log.error("a stream failed", exc_info=error)
-            return error_event(error)
+            return self._fault(error)
