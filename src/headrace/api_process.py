@@ -6,7 +6,6 @@ streams at once, with an error; the third does not even wait for that.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import sys
@@ -111,8 +110,6 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         template_kwargs=_listed(config.allowed_chat_template_kwargs),
         seed=config.seed,
         max_body_bytes=config.max_body_bytes,
-        # With several tenants, one's key must not show another's requests.
-        debug_routes=config.admin_port is None and config.api_key_file is None and _is_loopback(config.host),
     )
 
 
@@ -124,13 +121,6 @@ def _api_keys(config: Config) -> tuple[tuple[str, Caller], ...]:
 def _listed(names: str | None) -> tuple[str, ...]:
     """What a setting lists by commas."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class AdminServer(uvicorn.Server):

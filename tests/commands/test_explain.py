@@ -11,18 +11,16 @@ from tests.server.serving import served, settings
 
 from headrace.cli import run
 from headrace.policy.request_log import RequestRecord
-from headrace.server.api_keys import split_keys
+from headrace.server.admin import create_admin_app
 from headrace.server.app import create_app
 
 
-async def explained(*arguments: str, debug_routes: bool = True, api_key: str = "") -> int:
+async def explained(*arguments: str, admin: bool = True) -> int:
     """The command's exit status against a server of its own, whose URL stands for URL."""
     engine = FakeEngine()
     engine.records = [RequestRecord("cmpl-1-0-0", "running", "", 0, None, 12, 5, age_s=1.5)]
-    app = create_app(
-        engine, ByteTokenizer(), PlainTemplate(), settings(debug_routes=debug_routes, api_keys=split_keys(api_key))
-    )
-    async with served(app) as port:
+    app = create_app(engine, ByteTokenizer(), PlainTemplate(), settings())
+    async with served(create_admin_app(app.state.service) if admin else app) as port:
         url = f"http://127.0.0.1:{port}"
         given = ["explain", *(argument.replace("URL", url) for argument in arguments)]
         return await asyncio.to_thread(run, given)
@@ -30,7 +28,7 @@ async def explained(*arguments: str, debug_routes: bool = True, api_key: str = "
 
 async def test_it_says_what_is_known_and_writes_it(capsys, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    assert await explained("cmpl-1", "--url", "URL", "--api-key", "k", "--json", str(file), api_key="k") == 0
+    assert await explained("cmpl-1", "--url", "URL", "--json", str(file)) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["cmpl-1-0-0", "  It is running, 1.5 s after its arrival: 12 prompt tokens."]
     assert json.loads(file.read_text())["requests"][0]["record"]["prompt_tokens"] == 12
@@ -39,7 +37,7 @@ async def test_it_says_what_is_known_and_writes_it(capsys, tmp_path: Path) -> No
 async def test_refusals_and_silence_are_told(capsys) -> None:
     assert await explained("cmpl-2", "--url", "URL") == 2
     assert "no request 'cmpl-2' is remembered" in capsys.readouterr().err
-    assert await explained("cmpl-1", "--url", "URL", debug_routes=False) == 2
+    assert await explained("cmpl-1", "--url", "URL", admin=False) == 2
     assert "--admin-port" in capsys.readouterr().err
     assert await explained("cmpl-1", "--url", "http://127.0.0.1:1") == 1
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err

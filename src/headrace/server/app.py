@@ -19,7 +19,6 @@ from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
-from headrace.server.debug import DEBUG_ROUTES
 from headrace.server.errors import HANDLERS
 from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.health import health, version
@@ -85,7 +84,7 @@ def create_app(
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
         middleware.append(Middleware(Auth, keys=ApiKeys(settings.api_keys), open_paths=open_paths))
     app = Starlette(
-        routes=[*ROUTES, *PAGES, *(DEBUG_ROUTES if settings.debug_routes else ())],
+        routes=[*ROUTES, *PAGES],
         middleware=middleware,
         lifespan=lifespan,
         exception_handlers=HANDLERS,

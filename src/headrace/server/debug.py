@@ -1,5 +1,5 @@
 """/debug/requests/ID and /debug/steps: what became of a request and why, and what the last steps did. They show one
-client's affairs to whoever asks, so they are served on the admin port, or else only to this machine.
+client's affairs to whoever asks, so they are served on the admin port alone.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ class ServerSettings:
     on only `large_bodies` bodies are held at once, the others wait unread. body_timeout: seconds a client may take to
     send a body. stall_timeout: seconds a reader may leave a stream unread.
     grammar_timeout: seconds that compiling a structured output's form may take.
-    debug_routes: whether /debug is served to all clients.
     """
 
     model_name: str
@@ -46,4 +45,3 @@ class ServerSettings:
     body_timeout: float = 120.0
     stall_timeout: float = 120.0
     grammar_timeout: float = 10.0
-    debug_routes: bool = False
