@@ -1,7 +1,7 @@
 """No token may change. What a request generates, bit for bit with its log-probabilities, is what it generates alone
 on an idle engine: in any company, any chunk size, with any number of threads, from a cold or a warm prefix cache,
-through preemptions, with steps under way, greedy or sampled, free or held to a form, from quantized or float weights
-and KV blocks.
+through preemptions, with guesses ahead right and wrong, with steps under way, greedy or sampled, free or held to a
+form, from quantized or float weights and KV blocks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.letters import Letters
+from tests.oracle import Oracle
 from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.config import Config
@@ -27,6 +28,7 @@ from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
 from headrace.ops.program import Program
+from headrace.policy.speculation import Drafter
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.grammar import Compile
@@ -78,6 +80,8 @@ class Setup:
     caching: bool
     depth: int
     gaps: tuple[int, ...]
+    wrong: int | None = None
+    """Every how many-th token a drafter gets wrong, 0 for none; None: there is no drafter."""
 
 
 class Model:
@@ -96,7 +100,7 @@ class Model:
             self._alone[key] = self.run([request], self.engine(setup), setup)[request.request_id]
         return self._alone[key]
 
-    def engine(self, setup: Setup) -> Engine:
+    def engine(self, setup: Setup, drafter: Drafter | None = None) -> Engine:
         executor = Smaller(self.devices[THREADS.index(setup.threads)], setup.num_blocks)
         config = Config(
             max_num_seqs=SLOTS,
@@ -104,7 +108,7 @@ class Model:
             enable_prefix_caching=setup.caching,
             pipeline_depth=setup.depth,
         )
-        return Engine(executor, config)
+        return Engine(executor, config, drafter=drafter)
 
     def run(self, requests: list[Request], engine: Engine, setup: Setup) -> dict[str, Any]:
         """Add each request after its gap of steps; returns (tokens, logprobs, prompt logprobs, reason) of each."""
@@ -181,13 +185,16 @@ SETUPS = st.builds(
     caching=st.booleans(),
     depth=st.sampled_from([1, 2]),
     gaps=st.lists(st.integers(0, 4), max_size=8).map(tuple),
+    wrong=st.sampled_from([None, None, 0, 2, 5]),
 ).map(lambda s: s if s.threads == THREADS[-1] else dataclasses.replace(s, depth=1))
 
 
 def check(model: Model, requests: list[Request], setup: Setup) -> None:
     # Before the engine under test begins: both use the same device, and its cache must stay as that engine left it.
     alone = {request.request_id: model.alone(request) for request in requests}
-    engine = model.engine(setup)
+    texts = (request.prompt_ids + alone[request.request_id][0] for request in requests)
+    drafter = None if setup.wrong is None else Oracle(texts, setup.wrong, model.vocab_size)
+    engine = model.engine(setup, drafter)
     for warmth in ("cold", "warm"):
         assert model.run(requests, engine, setup) == alone, f"{warmth} cache"
 

@@ -27,15 +27,17 @@ from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.engine_process import SETTINGS_AT_FAULT, Start
 from headrace.models.grammar import GrammarCompiler
-from headrace.models.loader import load_model
+from headrace.models.loader import LoadedModel, load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
-from headrace.ops.cpu_weights import Progress
+from headrace.ops.cpu_weights import CpuWeights, Progress
+from headrace.ops.program import Program
 from headrace.worker.assembly import activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.drafters.by_name import lookup_drafter
+from headrace.worker.drafters.model import ModelDrafter
 from headrace.worker.machine import allowed_processors, available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 from headrace.worker.weights import ready_weights
@@ -68,28 +70,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             f"container's quota, got {threads}",
             field="threads",
         )
-    loaded = load_model(Path(config.model))
-    _check_weights_fit(config, loaded.spec, available)
-    kv_dtype = cast(KVDtype, config.kv_cache_dtype)
-    program = lower(
-        loaded.spec,
-        loaded.weights,
-        quantization=config.quantization,
-        kv_dtype=kv_dtype,
-        block_size=config.block_size,
-        max_positions=config.max_model_len,
-    )
-    weights = ready_weights(
-        program,
-        threads=threads,
-        cpus=allowed_processors() if config.pin_threads else (),
-        origin=loaded.path,
-        stored_bytes=sum(loaded.weights.source.stored_bytes().values()),
-        limit=int(config.packed_cache_gib * 2**30),
-        progress=progress,
-    )
-    for note in program.notes:
-        _notes.warning("%s: %s", config.model, note)
+    loaded, program, weights = _load(config, config.model, threads, available, progress)
     groups = loaded.spec.kv_groups
     plan = plan_memory(
         config,
@@ -126,15 +107,80 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             "family": loaded.spec.family,
             "parameters": loaded.spec.num_parameters,
             "quantization": config.quantization,
-            "kv_cache_dtype": kv_dtype,
+            "kv_cache_dtype": config.kv_cache_dtype,
             "kernels": kernels,
             "threads": threads,
             "processor": machine.name,
         },
     )
     drafter = lookup_drafter(config.speculate)
+    if config.speculative_model is not None:
+        drafter = _model_drafter(config, loaded.spec, plan, threads, available, progress)
     engine = Engine(executor, config, limits=limits, drafter=drafter)
     return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars)
+
+
+def _load(
+    config: Config, model: str, threads: int, available: int, progress: Progress | None
+) -> tuple[LoadedModel, Program, CpuWeights]:
+    """A model's program, and its weights as the kernels read them."""
+    loaded = load_model(Path(model))
+    _check_weights_fit(config, loaded.spec, available)
+    program = lower(
+        loaded.spec,
+        loaded.weights,
+        quantization=config.quantization,
+        kv_dtype=cast(KVDtype, config.kv_cache_dtype),
+        block_size=config.block_size,
+        max_positions=config.max_model_len,
+    )
+    weights = ready_weights(
+        program,
+        threads=threads,
+        cpus=allowed_processors() if config.pin_threads else (),
+        origin=loaded.path,
+        stored_bytes=sum(loaded.weights.source.stored_bytes().values()),
+        limit=int(config.packed_cache_gib * 2**30),
+        progress=progress,
+    )
+    for note in program.notes:
+        _notes.warning("%s: %s", model, note)
+    return loaded, program, weights
+
+
+def _model_drafter(
+    config: Config, spec: ModelSpec, plan: MemoryPlan, threads: int, available: int, progress: Progress | None
+) -> ModelDrafter:
+    """The speculative_model on an executor of its own, whose keys and values take a fourth of the model's at most."""
+    model = config.speculative_model
+    assert model is not None
+    loaded, program, weights = _load(config, model, threads, available - plan.weight_bytes - plan.kv_bytes, progress)
+    if loaded.spec.vocab_size != spec.vocab_size or not _same_tokens(config.model, model, spec.vocab_size):
+        raise ConfigError(
+            f"speculative_model must have the model's own {spec.vocab_size} tokens, so that what it guesses means the "
+            f"same: {model} has {loaded.spec.vocab_size}, or others",
+            field="speculative_model",
+        )
+    groups = loaded.spec.kv_groups
+    block_bytes = sum(layout.block_bytes for layout in program.kv)
+    length = min(plan.max_model_len, loaded.spec.max_position)
+    wanted = config.max_num_seqs * -(-length // config.block_size)
+    executor = assemble(
+        program,
+        cpu_device(threads, config.isa, weights),
+        num_slots=config.max_num_seqs,
+        num_blocks=(max(1, min(wanted, plan.kv_bytes // 4 // block_bytes)),) * len(groups),
+        windows=tuple(group.window for group in groups),
+        max_model_len=length,
+        max_tokens=config.max_num_batched_tokens,
+    )
+    return ModelDrafter(executor, max_tokens=config.max_num_batched_tokens)
+
+
+def _same_tokens(model: str, guesser: str, vocab_size: int) -> bool:
+    """Whether a token means the same to both, by some thousands of them."""
+    one, other = load_text(Path(model)).tokenizer, load_text(Path(guesser)).tokenizer
+    return all(one.token_bytes(t) == other.token_bytes(t) for t in range(0, vocab_size, 1 + vocab_size // 4096))
 
 
 def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:

@@ -8,40 +8,19 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracle import Oracle
 
 from headrace.core.config import Config
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.null_executor import Faults, NullExecutor, expected_tokens
-from headrace.policy.speculation import Proposal
 
 VOCAB = 50
 
 
-class Oracle:
-    """Knows what is coming, and is wrong at every `wrong`-th position; sure of itself all the same."""
-
-    def __init__(self, requests, wrong, windows=(None,)):
-        self.texts = [r.prompt_ids + r.output_ids + expected_tokens(r, VOCAB, windows) for r in requests]
-        self.wrong = wrong
-        self.proposed = 0
-
-    def propose(self, contexts):
-        return [self.guess(context.tokens.tolist(), context.most) for context in contexts]
-
-    def guess(self, tokens, most):
-        ahead = next((text[len(tokens) :] for text in self.texts if text[: len(tokens)] == tokens), [])
-        ahead = (ahead + [7] * most)[:most]
-        guessed = [
-            (token + 1) % VOCAB if self.wrong and (len(tokens) + i) % self.wrong == 0 else token
-            for i, token in enumerate(ahead)
-        ]
-        self.proposed += len(guessed)
-        return Proposal(guessed, [0.99] * len(guessed))
-
-    def remember(self, namespace, tokens, prompt_len):
-        pass
+def oracle(requests, wrong, windows=(None,)):
+    return Oracle((r.prompt_ids + r.output_ids + expected_tokens(r, VOCAB, windows) for r in requests), wrong, VOCAB)
 
 
 def run(engine, requests):
@@ -106,8 +85,7 @@ def test_no_token_changes(data, wrong, depth, blocks):
         num_speculative_tokens=data.draw(st.integers(1, 9)),
     )
     plain, _ = run(Engine(NullExecutor(has), config), made)
-    oracle = Oracle(made, wrong, windows)
-    drafted, _ = run(Engine(NullExecutor(has), config, drafter=oracle), made)
+    drafted, _ = run(Engine(NullExecutor(has), config, drafter=oracle(made, wrong, windows)), made)
     assert drafted == plain
     for request in made:
         assert drafted[request.request_id][0] == expected_tokens(request, VOCAB, windows)
@@ -118,11 +96,11 @@ def test_right_guesses_save_steps_and_wrong_ones_cost_none(depth):
     made = [Request(f"r{i}", [i, 2, 3], SamplingParams(), 40, seed=i) for i in range(3)]
     config = Config(pipeline_depth=depth, num_speculative_tokens=4)
     _, plain = run(Engine(NullExecutor(capacity()), config), made)
-    engine = Engine(NullExecutor(capacity()), config, drafter=Oracle(made, 0))
+    engine = Engine(NullExecutor(capacity()), config, drafter=oracle(made, 0))
     _, few = run(engine, made)
     assert few < plain / 3
     assert engine.drafting.accepted == engine.drafting.proposed > 60
-    _, many = run(Engine(NullExecutor(capacity()), config, drafter=Oracle(made, 1)), made)
+    _, many = run(Engine(NullExecutor(capacity()), config, drafter=oracle(made, 1)), made)
     assert many <= plain * depth + 1
 
 
@@ -147,7 +125,7 @@ def test_what_is_guessed_follows_what_it_brings(row_ms, wrong, least, most):
     """Never right: soon not asked any more. Always right: as much as there is. Dear rows: hardly ever."""
     made = [Request(f"r{i}", [1, 2, i], SamplingParams(), 60, seed=i) for i in range(8)]
     device = TimedExecutor(capacity(200), row_ms)
-    engine = Engine(device, Config(num_speculative_tokens=8), drafter=Oracle(made, wrong))
+    engine = Engine(device, Config(num_speculative_tokens=8), drafter=oracle(made, wrong))
     for request in made:
         engine.add(request, 0.0)
     while engine.has_work:
@@ -168,7 +146,7 @@ def test_a_request_that_breaks_in_the_middle_of_its_guesses_ends_alone():
     for faults in (lambda t: Faults(nan_token=t), lambda t: Faults(crash_token=t)):
         text = expected_tokens(bad, VOCAB)
         token = next(t for t in text[8:] if t not in text[:8] and t not in expected_tokens(good, VOCAB))
-        engine = Engine(NullExecutor(capacity(), faults(token)), Config(), drafter=Oracle([good, bad], 5))
+        engine = Engine(NullExecutor(capacity(), faults(token)), Config(), drafter=oracle([good, bad], 5))
         got, _ = run(engine, [good, bad])
         assert got["good"][0] == expected_tokens(good, VOCAB)
         assert got["bad"][0] == text[: len(got["bad"][0])]

@@ -235,7 +235,7 @@ class Engine:
         return found, ring.latest(steps, self.latency) if ring is not None else []
 
     def stats(self) -> Stats:
-        counters, admission = self._scheduler.counters, self._admission
+        counters, admission, drafting = self._scheduler.counters, self._admission, self.drafting
         return Stats(
             step=self._scheduler.num_steps,
             running=self._scheduler.num_running,
@@ -256,6 +256,11 @@ class Engine:
             preemptions_by_kind=[(*key, count) for key, count in self.journal.log.preemptions.items()],
             refused=dict(self._refused),
             latency_error=self.latency.error,
+            drafts=drafting.drafts,
+            drafted_tokens=drafting.proposed,
+            accepted_tokens=drafting.accepted,
+            accepted_by_position=list(drafting.by_position),
+            saved_seconds=drafting.saved_seconds,
             queue_seconds=self.journal.queue_seconds.read(),
             inference_seconds=self.journal.inference_seconds.read(),
         )

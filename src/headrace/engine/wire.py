@@ -76,7 +76,8 @@ class Stats(msgspec.Struct, tag=True, frozen=True):
     predicted_wait: seconds that a new request of priority 0 would wait; oldest_wait: that the one has waited which came
     first. hits_by_tier: tokens found in the prefix cache. preemptions_by_kind: kind (swap, recompute), cause
     (blocks, priority) and how many. refused: by the error's code. latency_error: of the latency
-    model, relative, lately."""
+    model, relative, lately. drafts: times that tokens were guessed ahead for a request; saved_seconds: what the
+    accepted ones would have taken, less what guessing took."""
 
     step: int = 0
     running: int = 0
@@ -97,6 +98,11 @@ class Stats(msgspec.Struct, tag=True, frozen=True):
     preemptions_by_kind: list[tuple[str, str, int]] = []
     refused: dict[str, int] = {}
     latency_error: float | None = None
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_by_position: list[int] = []
+    saved_seconds: float = 0.0
     queue_seconds: HistogramCounts = HistogramCounts()
     inference_seconds: HistogramCounts = HistogramCounts()
 

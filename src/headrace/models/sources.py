@@ -32,10 +32,16 @@ class CachedModel:
 
 
 def locate_model(config: Config) -> Config:
-    """The same settings, checked, with the model as a local path; it is fetched first if need be. Raises ConfigError
+    """The same settings, checked, with the models as local paths; they are fetched first if need be. Raises ConfigError
     or ModelError."""
     config = config.resolve()
-    return dataclasses.replace(config, model=str(locate(config.model, revision=config.revision)), revision=None)
+    guesser = config.speculative_model
+    return dataclasses.replace(
+        config,
+        model=str(locate(config.model, revision=config.revision)),
+        revision=None,
+        speculative_model=None if guesser is None else str(locate(guesser)),
+    )
 
 
 def locate(model: str, *, revision: str | None = None, quiet: bool = False) -> Path:

@@ -30,10 +30,11 @@ _PRIOR = 2.0
 """Drafted tokens that a request's own record must outweigh."""
 _HOPE = 0.75
 """What a drafter's odds are held to be worth before anything is known of it."""
+_LONGEST_QUIET = 7
+"""A costly drafter of no use is asked again after at most two to the power of this many steps."""
 _SURE = 0.95
 _LEAST_ODDS = 0.05
 """Guesses that are this unlikely are not computed even where a row costs nothing that can be measured."""
-_MOST_POSITIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ NOTHING = Proposal((), ())
 
 
 class Drafter(Protocol):
+    costly: bool
+    """Whether proposing takes time that counts even if nothing of it is used."""
+
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One proposal for each context; it may be shorter than asked, or empty."""
 
@@ -91,14 +95,23 @@ class Drafts:
 
 @dataclass(slots=True)
 class DraftCounters:
-    """by_position[i]: how often the draft token i places ahead was accepted. saved_seconds: what the accepted tokens
-    would have taken in steps of their own, less what drafting cost."""
+    """drafts: times that tokens were drafted for a request. by_position[i]: how often the draft token i
+    places ahead was accepted. saved_seconds: what the accepted ones would have taken, less what drafting cost."""
 
     proposed: int = 0
     accepted: int = 0
-    steps: int = 0
-    by_position: list[int] = field(default_factory=lambda: [0] * _MOST_POSITIONS)
+    drafts: int = 0
+    by_position: list[int] = field(default_factory=list)
     saved_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """Drafts of a step under way: their odds, the seconds that a token takes without drafts, and that a draft took."""
+
+    odds: Sequence[float]
+    worth: float
+    price: float
 
 
 class Speculation:
@@ -117,7 +130,11 @@ class Speculation:
         self._all_hits, self._all_hopes = _PRIOR * _HOPE, _PRIOR
         # Slots worth waiting for, so that their last token is named when the next step is put together.
         self._eager: BoolArray = np.zeros(num_slots, np.bool_)
-        self._pending: dict[tuple[int, int], Proposal] = {}
+        # With a costly drafter: proposals in a row of which nothing was used, and until which step none is asked for.
+        self._wasted: IntArray = np.zeros(num_slots, np.int32)
+        self._quiet_until: IntArray = np.zeros(num_slots, np.int32)
+        self._steps = 0
+        self._pending: dict[tuple[int, int], _Computed] = {}
 
     def draft(self, state: Slots, plan: Plan, budget: StepBudget) -> Drafts | None:
         """Draft tokens for entries of the plan that decode, within what is left of the budget; None for none."""
@@ -132,8 +149,10 @@ class Speculation:
         trust = self._trust(slots, state.serial.take(slots))
         sampled, rows = int(np.count_nonzero(ends == state.known.take(plan.slots))), int(plan.counts.sum())
         hopeful = trust * _SURE >= self._least_odds(sampled, rows)
-        self._eager[slots] = hopeful
         self._rest(slots[~hopeful])
+        self._steps += 1
+        hopeful &= self._quiet_until[slots] <= self._steps
+        self._eager[slots] = hopeful
         hopeful &= state.done.take(slots) == plan.starts[entries]
         entries, slots, trust = entries[hopeful], slots[hopeful], trust[hopeful]
         if not len(entries):
@@ -150,14 +169,20 @@ class Speculation:
         ]
         proposals = self.drafter.propose(contexts)
         kept = self._choose(proposals, trust, sampled=sampled, rows=rows, left=budget.left)
+        if self.drafter.costly:
+            used = np.array(kept) > 0
+            self._wasted[slots] = np.where(used, 0, np.minimum(self._wasted[slots] + 1, _LONGEST_QUIET))
+            self._quiet_until[slots] = np.where(used, 0, self._steps + (1 << self._wasted[slots]))
         if not any(kept):
             return None
         counts: IntArray = np.zeros(len(plan.slots), np.int32)
         counts[entries] = kept
         tokens = [t for proposal, n in zip(proposals, kept, strict=True) for t in proposal.tokens[:n]]
+        plain = self.cost.seconds(rows)
+        worth, price = plain / sampled, (self.cost.seconds(rows + sum(kept)) - plain) / sum(kept)
         for context, proposal, n in zip(contexts, proposals, kept, strict=True):
             if n:
-                self._pending[context.slot, context.serial] = Proposal(proposal.tokens[:n], proposal.odds[:n])
+                self._pending[context.slot, context.serial] = _Computed(proposal.odds[:n], worth, price)
         return Drafts(counts, np.array(tokens, np.int32))
 
     def holds(self, state: Slots, slots: IntArray) -> BoolArray:
@@ -168,21 +193,23 @@ class Speculation:
 
     def learn(self, slot: int, serial: int, accepted: int | None) -> None:
         """How many of the tokens drafted for this request were kept; None if it has left."""
-        proposal = self._pending.pop((slot, serial))
+        computed = self._pending.pop((slot, serial))
         if accepted is None:
             return
-        drafted = len(proposal.tokens)
+        drafted = len(computed.odds)
         # Each token was expected to follow those before it; what follows the first wrong one says nothing.
-        tried = proposal.odds[: accepted + 1]
+        tried = computed.odds[: accepted + 1]
         hope = sum(odds / before for odds, before in zip(tried, (1.0, *tried), strict=False))
         self._hits[slot] = _FADE * self._hits[slot] + accepted
         self._hopes[slot] = _FADE * self._hopes[slot] + hope
         self._all_hits = _REST * self._all_hits + accepted
         self._all_hopes = _REST * self._all_hopes + hope
         counters = self.counters
-        counters.steps += 1
+        counters.drafts += 1
+        counters.saved_seconds += accepted * computed.worth - drafted * computed.price
         counters.proposed += drafted
         counters.accepted += accepted
+        counters.by_position += [0] * (accepted - len(counters.by_position))
         for position in range(accepted):
             counters.by_position[position] += 1
 
@@ -199,6 +226,7 @@ class Speculation:
         self._hits[new] = self._hopes[new] = 0.0
         self._serials[slots] = serials
         self._eager[new] = False
+        self._wasted[new] = self._quiet_until[new] = 0
         general = min(1.0, self._all_hits / self._all_hopes)
         trust: npt.NDArray[np.float64] = (self._hits[slots] + _PRIOR * general) / (self._hopes[slots] + _PRIOR)
         return np.minimum(trust, 1.0)

@@ -91,6 +91,7 @@ class _EngineStats(Collector):
     def collect(self) -> Iterator[Metric]:
         s = self.stats
         gauges = (
+            ("spec_decode_saved_seconds", "Time that guessing ahead has saved, by the latency model.", s.saved_seconds),
             ("num_requests_running", "Requests that run in the engine.", s.running),
             ("num_requests_waiting", "Requests that wait for a place.", s.waiting),
             ("kv_cache_usage_perc", "Part of the KV blocks in use, 0 to 1.", s.blocks_used / max(1, s.blocks_total)),
@@ -104,6 +105,9 @@ class _EngineStats(Collector):
             ("generation_tokens", "Tokens generated.", s.generated_tokens),
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", s.prompt_tokens),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", s.cached_tokens),
+            ("spec_decode_num_drafts", "Times that tokens were guessed ahead for a request.", s.drafts),
+            ("spec_decode_num_draft_tokens", "Tokens guessed ahead.", s.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Guessed tokens that were kept.", s.accepted_tokens),
         )
         for family_of, values in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
             for name, text, value in values:
@@ -132,6 +136,13 @@ class _EngineStats(Collector):
         for kind, cause, count in s.preemptions_by_kind:
             preemptions.add_metric([self.model_name, kind, cause], count)
         yield preemptions
+        yield self._by(
+            CounterMetricFamily,
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Guessed tokens that were kept, by how far ahead.",
+            "position",
+            dict(enumerate(s.accepted_by_position)),
+        )
         yield self._by(CounterMetricFamily, "requests_refused", "Requests told to come back later.", "code", s.refused)
         if s.latency_error is not None:
             text = "Median of |predicted - taken| / taken of the last steps."

@@ -32,6 +32,8 @@ class _Own:
 class LookupDrafter:
     """past_tokens: how many tokens of past outputs are remembered, over all namespaces; 0 for none (n-gram)."""
 
+    costly = False
+
     def __init__(self, *, past_tokens: int = 0) -> None:
         self._past_tokens = past_tokens
         self._own: dict[int, _Own] = {}

@@ -1,0 +1,46 @@
+"""speculative_config and its kin: what they mean, and how what is wrong in them is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError
+
+
+def read(**settings):
+    config = Config.from_settings(settings).resolve()
+    return config.speculate, config.num_speculative_tokens, config.speculative_model
+
+
+@pytest.mark.parametrize(
+    ("settings", "meant"),
+    [
+        ({}, ("none", 8, None)),
+        ({"speculate": "suffix"}, ("suffix", 8, None)),
+        ({"speculative_config": '{"method": "suffix", "num_speculative_tokens": 3}'}, ("suffix", 3, None)),
+        ({"speculative_config": {"method": "ngram"}}, ("ngram", 8, None)),
+        ({"speculative_model": "small", "num_speculative_tokens": 5}, ("draft_model", 5, "small")),
+        ({"speculative_config": {"model": "small"}}, ("draft_model", 8, "small")),
+    ],
+)
+def test_what_they_mean(settings, meant):
+    assert read(**settings) == meant
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"speculate": "medusa"}, "speculate must be one of none, ngram, suffix, draft_model, got 'medusa'"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be from 1 to 64, got 0"),
+        ({"speculate": "draft_model"}, "speculative_model and speculate=draft_model go together"),
+        ({"speculate": "suffix", "speculative_model": "small"}, "speculative_model and speculate=draft_model go"),
+        ({"speculative_config": "{"}, "speculative_config is not JSON"),
+        ({"speculative_config": "[]"}, "speculative_config must be a JSON object"),
+        ({"speculative_config": {"eagle": 1}}, "speculative_config has no 'eagle'; known are method"),
+        ({"speculative_config": {"num_speculative_tokens": "5"}}, "num_speculative_tokens must be int, got '5'"),
+    ],
+)
+def test_what_is_wrong_is_named(settings, words):
+    with pytest.raises(ConfigError, match=words.replace("[", r"\[")):
+        read(**settings)

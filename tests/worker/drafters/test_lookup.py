@@ -1,0 +1,61 @@
+"""Drafters that copy: what they propose from a text that repeats itself, and from what was answered before."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.policy.speculation import Context
+from headrace.worker.drafters.lookup import LookupDrafter
+
+
+def ask(drafter, tokens, most=8, *, slot=0, serial=1, namespace=("", "")):
+    (proposal,) = drafter.propose([Context(slot, serial, namespace, np.array(tokens, np.int32), most)])
+    assert len(proposal.tokens) == len(proposal.odds) <= most
+    assert all(1 > a >= b > 0 for a, b in zip((0.999, *proposal.odds), proposal.odds, strict=False))
+    return list(proposal.tokens)
+
+
+def test_it_goes_on_as_the_text_did_before():
+    assert ask(LookupDrafter(), [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]) == [4, 5, 6, 9, 1, 2, 3]
+    assert ask(LookupDrafter(), [1, 2, 3, 4]) == []
+    assert ask(LookupDrafter(), [7]) == []
+
+
+def test_the_place_that_is_most_like_the_end_leads():
+    text = [1, 2, 3, 8, 0, 5, 2, 3, 9, 0, 1, 2, 3]
+    assert ask(LookupDrafter(), text, 1) == [8]
+    assert ask(LookupDrafter(), [0, 5, 2, 3, 9, 1, 2, 3, 8, 0, 5, 2, 3], 1) == [9]
+
+
+def test_a_longer_likeness_promises_more():
+    drafter = LookupDrafter()
+    (short,) = drafter.propose([Context(0, 1, ("", ""), np.array([1, 2, 5, 9, 1, 2], np.int32), 1)])
+    (long,) = drafter.propose([Context(1, 1, ("", ""), np.array([4, 3, 1, 2, 5, 9, 4, 3, 1, 2], np.int32), 1)])
+    assert short.tokens == long.tokens == [5]
+    assert long.odds[0] > short.odds[0]
+
+
+def test_the_text_of_another_request_in_the_same_slot_is_forgotten():
+    drafter = LookupDrafter()
+    ask(drafter, [1, 2, 3, 4, 1, 2])
+    assert ask(drafter, [1, 2], serial=2) == []
+
+
+def test_past_outputs_serve_their_own_namespace_alone():
+    drafter = LookupDrafter(past_tokens=1000)
+    drafter.remember(("a", ""), np.array([5, 1, 2, 3, 4, 6, 7], np.int32), prompt_len=1)
+    assert ask(drafter, [9, 1, 2, 3], namespace=("a", "")) == [4, 6, 7]
+    assert ask(drafter, [9, 1, 2, 3], slot=1, namespace=("b", "")) == []
+    assert ask(drafter, [9, 1, 2, 3], slot=2, namespace=("a", "salt")) == []
+    assert ask(LookupDrafter(), [9, 1, 2, 3]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 60)), max_size=60))
+def test_what_is_remembered_is_bounded(texts):
+    drafter = LookupDrafter(past_tokens=200)
+    for name, length in texts:
+        drafter.remember((str(name), ""), np.arange(length, dtype=np.int32), prompt_len=0)
+    assert sum(len(text.tokens) for all_of in drafter._past.values() for text in all_of) <= 200
+    assert len(drafter._past) <= 64
