@@ -122,7 +122,7 @@ def test_a_conversation_is_answered_and_ends_by_itself(llm):
 def test_a_repeated_prompt_is_cached(llm):
     prompt = list(range(1000, 1040))
     cold, warm = (llm.generate(prompt, GREEDY)[0] for _ in range(2))
-    assert warm.num_cached_tokens == 32
+    assert warm.num_cached_tokens == len(prompt) - 1
     assert warm.outputs[0].token_ids == cold.outputs[0].token_ids
 
 
