@@ -3,18 +3,24 @@ medians are printed with their ratios to Headrace. An engine takes part if the P
 its model are named; its child script is in benchmarks/peers/.
 
     python benchmarks/peers.py --llama-cpp PYTHON MODEL.gguf --openvino PYTHON FOLDER --rounds 3 --json peers.json
+
+--memory adds a turn for each in which it runs the batch alone, and the most memory it took: the proportional set sizes
+(shared pages counted by shares) of all its processes together. --only long is eight requests of 8,000 tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent / "peers"
@@ -33,13 +39,17 @@ WORKLOADS = {
     "single": ("1 x 128/128, out tok/s", 1, 128, 128),
     "batch": ("32 x 128/128, out tok/s", 32, 128, 128),
     "prefill": ("4 x 1024 prefill, tok/s", 4, 1024, 1),
+    "long": ("8 x 8000/64, out tok/s", 8, 8000, 64),
 }
+USUAL = ["single", "batch", "prefill"]
 COLUMNS = {
     **{name: column for name, (column, *_) in WORKLOADS.items()},
     "ready_s": "ready, s",
+    "peak_mib": "peak, MiB",
     "perplexity": "perplexity",
 }
-LESS_IS_BETTER = ("ready_s", "perplexity")
+LESS_IS_BETTER = ("ready_s", "perplexity", "peak_mib")
+SAMPLE_S = 0.05
 
 
 def read_arguments() -> argparse.Namespace:
@@ -49,7 +59,8 @@ def read_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", nargs=2, metavar=("PYTHON", "MODEL"), help=f"run {name} with these")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--only", nargs="+", choices=list(WORKLOADS), default=USUAL)
+    parser.add_argument("--memory", action="store_true", help="also measure the peak memory of the batch")
     parser.add_argument("--scale", type=int, default=1, help="divide every length by this, to try the drivers")
     parser.add_argument("--text", type=Path, help="also measure perplexity on this file (.gz too), in the first round")
     parser.add_argument("--window", type=int, default=2048)
@@ -58,23 +69,61 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_one(python: str, script: str, task: Task) -> dict[str, float]:
-    """One engine's turn. Its words go to a file that is shown if it fails."""
+def run_one(python: str, script: str, task: Task, peak: Peak | None = None) -> dict[str, float]:
+    """One engine's turn. Its words go to a file that is shown if it fails. peak: watches its memory meanwhile."""
     with tempfile.TemporaryFile("w+") as log:
         task.started = time.time()
-        done = subprocess.run(
-            [python, str(HERE / script)],
-            input=task.dump(),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            check=False,
+        child = subprocess.Popen(
+            [python, str(HERE / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
-        if done.returncode != 0:
+        with peak.watch(child.pid) if peak is not None else contextlib.nullcontext():
+            answer, _ = child.communicate(task.dump())
+        if child.returncode != 0:
             log.seek(0)
-            raise SystemExit(f"{script} failed ({done.returncode}):\n{log.read()[-3000:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            raise SystemExit(f"{script} failed ({child.returncode}):\n{log.read()[-3000:]}")
+    figures: dict[str, float] = json.loads(answer.splitlines()[-1])
     return figures
+
+
+class Peak:
+    """The most memory that a process and its descendants took together, sampled."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    @contextlib.contextmanager
+    def watch(self, pid: int) -> Iterator[None]:
+        done = threading.Event()
+
+        def sample() -> None:
+            while not done.wait(SAMPLE_S):
+                self.bytes = max(self.bytes, sum(map(proportional_bytes, family(pid))))
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants; what has ended meanwhile has none."""
+    found = [pid]
+    for parent in found:
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, children.read_text().split())
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def server_ready_s(model: str, threads: int) -> float:
@@ -125,23 +174,29 @@ def main() -> None:
         named = getattr(arguments, name.replace("-", "_"))
         if named is not None:
             engines[name] = (named[0], script, named[1])
-    shapes = [
-        (name, count, max(2, length // arguments.scale), max(1, made // arguments.scale))
+    shapes = {
+        name: (name, count, max(2, length // arguments.scale), max(1, made // arguments.scale))
         for name, (_, count, length, made) in WORKLOADS.items()
-        if name in arguments.only
-    ]
+    }
+    wanted = [shapes[name] for name in arguments.only]
     windows: list[list[int]] = []
     if arguments.text is not None:
         windows = text_windows(arguments.model, arguments.text, arguments.window, arguments.windows)
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for index in range(arguments.rounds):
         for name, (python, script, model) in engines.items():
-            task = Task(model, arguments.threads, shapes, windows if index == 0 else [])
+            task = Task(model, arguments.threads, wanted, windows if index == 0 else [])
             figures = run_one(python, script, task)
             if name == "headrace":
                 figures["ready_s"] = server_ready_s(model, arguments.threads)
             rounds[name].append(figures)
             print(f"round {index + 1} {name}: {figures}", file=sys.stderr, flush=True)
+    if arguments.memory:
+        for name, (python, script, model) in engines.items():
+            peak = Peak()
+            run_one(python, script, Task(model, arguments.threads, [shapes["batch"]]), peak)
+            rounds[name].append({"peak_mib": peak.bytes / 2**20})
+            print(f"memory {name}: {rounds[name][-1]}", file=sys.stderr, flush=True)
     results = {name: medians(found) for name, found in rounds.items()}
     print(table(results))
     print(

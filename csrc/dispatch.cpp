@@ -1,5 +1,6 @@
 #include "dispatch.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace headrace {
@@ -7,38 +8,16 @@ namespace headrace {
 namespace portable {
 const KernelTable& kernel_table();
 }
-#ifdef HEADRACE_X86
+#ifdef HEADRACE_HAS_avx2
 namespace avx2 {
 const KernelTable& kernel_table();
 }
+#endif
+#ifdef HEADRACE_HAS_avx512
 namespace avx512 {
 const KernelTable& kernel_table();
 }
 #endif
-
-namespace {
-
-std::vector<const KernelTable*> tables() {
-  std::vector<const KernelTable*> found;
-#ifdef HEADRACE_X86
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
-    found.push_back(&avx512::kernel_table());
-  if (has_avx2) found.push_back(&avx2::kernel_table());
-#endif
-  found.push_back(&portable::kernel_table());
-  return found;
-}
-
-}  // namespace
-
-std::vector<std::string> available_isas() {
-  std::vector<std::string> names;
-  for (const KernelTable* table : tables()) names.push_back(table->name);
-  return names;
-}
 
 std::vector<std::string> cpu_features() {
   std::vector<std::string> names;
@@ -56,6 +35,36 @@ std::vector<std::string> cpu_features() {
   HEADRACE_FEATURE("avx512bf16");
 #undef HEADRACE_FEATURE
 #endif
+  return names;
+}
+
+namespace {
+
+[[maybe_unused]] bool has(const std::vector<std::string>& wanted) {
+  const std::vector<std::string> features = cpu_features();
+  return std::all_of(wanted.begin(), wanted.end(), [&](const std::string& feature) {
+    return std::find(features.begin(), features.end(), feature) != features.end();
+  });
+}
+
+std::vector<const KernelTable*> tables() {
+  std::vector<const KernelTable*> found;
+#ifdef HEADRACE_HAS_avx512
+  if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx2", "fma", "f16c"}))
+    found.push_back(&avx512::kernel_table());
+#endif
+#ifdef HEADRACE_HAS_avx2
+  if (has({"avx2", "fma", "f16c"})) found.push_back(&avx2::kernel_table());
+#endif
+  found.push_back(&portable::kernel_table());
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const KernelTable* table : tables()) names.push_back(table->name);
   return names;
 }
 
