@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import headrace
+
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_BYTES = 200 * 2**20
+WHEEL_LIMIT_BYTES = 5 * 10**6
 
 
 def base_install() -> dict[str, importlib.metadata.Distribution]:
@@ -50,3 +55,16 @@ def test_it_is_small():
         pytest.skip("these packages were installed without a list of their files")
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
     assert sum(sizes.values()) < LIMIT_BYTES, f"{sum(sizes.values()) / 2**20:.0f} MiB, the largest: {largest}"
+
+
+def test_a_wheel_of_it_is_below_five_megabytes():
+    """What a wheel holds, kernels included, compressed as a wheel is."""
+    folder = Path(headrace.__file__).parent
+    files = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
+    if not any(path.suffix == ".so" for path in files):
+        pytest.skip("the kernels are not built: make kernels")
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in files:
+            packed.write(path, path.relative_to(folder.parent))
+    assert 0 < len(wheel.getvalue()) < WHEEL_LIMIT_BYTES
