@@ -128,3 +128,20 @@ async def test_case_42_another_salt_shares_nothing_and_changes_nothing(client: h
     assert nothing == 0 and [hit for hit, _ in seen] == [0] * 5
     assert all(hit >= BLOCK for hit, _ in again)
     assert all(answer == text for _, answer in (*seen, *again))
+
+
+async def test_choices_of_one_prompt_share_its_blocks(client: httpx.AsyncClient) -> None:
+    """Neighbours of case 33: eight choices of a long prompt fit where eight prompts would not, and compute it once."""
+    prompt = PREFIX * 4
+    engine = LocalEngine(null_executor(blocks=-(-len(prompt) // BLOCK) + 8 * 3, slots=8))
+    async with app_over(engine) as app, http(app) as other:
+        body = {"prompt": prompt, "n": 8, "max_tokens": 8, "temperature": 1, "ignore_eos": True, "seed": 1}
+        answer = (await other.post(COMPLETIONS, json=body)).json()
+        assert len({c["text"] for c in answer["choices"]}) > 1
+        stats = engine.engine.stats()
+        assert stats.preemptions == 0
+        assert stats.cached_tokens >= 7 * (len(prompt) // BLOCK * BLOCK)
+        alone = [
+            (await other.post(COMPLETIONS, json={**body, "n": n})).json()["choices"][-1]["text"] for n in (1, 3, 8)
+        ]
+    assert alone == [answer["choices"][n - 1]["text"] for n in (1, 3, 8)]
