@@ -32,6 +32,7 @@ from headrace.server.app import create_app
 from headrace.server.connection import Connection
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
+from headrace.server.tools.formats import format_of
 
 _CLOSING_SECONDS = 5
 
@@ -107,10 +108,19 @@ def server_settings(config: Config, text: TextModel) -> ServerSettings:
         open_metrics=config.open_metrics,
         access_log=config.access_log,
         allowed_origins=_listed(config.allowed_origins),
+        tool_format=_tool_format(config, text),
+        reasoning_parser=config.reasoning_parser,
         template_kwargs=_listed(config.allowed_chat_template_kwargs),
         seed=config.seed,
         max_body_bytes=config.max_body_bytes,
     )
+
+
+def _tool_format(config: Config, text: TextModel) -> str | None:
+    template = text.chat_template
+    if config.tool_call_parser is not None or template is None or "tools" not in template.variables:
+        return config.tool_call_parser
+    return format_of(template.source)
 
 
 def _api_keys(config: Config) -> tuple[tuple[str, Caller], ...]:

@@ -57,7 +57,7 @@ class ByteTokenizer:
     def token_bytes(self, token: int, /) -> bytes:
         return token_bytes(token)
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> ByteDetokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()) -> ByteDetokenizer:
         return ByteDetokenizer(frozenset({EOS, BOS}) if skip_special_tokens else frozenset())
 
 
@@ -72,6 +72,7 @@ class PlainTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> list[int]:

@@ -209,7 +209,7 @@ async def test_messages_reach_the_template_with_parts_joined(client: httpx.Async
         (["hi"], "messages[0]"),
         ([{"content": "hi"}], "messages[0].role"),
         ([{"role": "wizard", "content": "hi"}], "system, developer, user, assistant"),
-        ([{"role": "tool", "content": "hi"}], "tools"),
+        ([{"role": "tool", "content": "hi"}], "tool_call_id"),
         ([{"role": ["user"], "content": "hi"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),

@@ -25,6 +25,8 @@ MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
 DRAFTERS = ("none", "ngram", "suffix", "draft_model")
 MOST_SPECULATIVE_TOKENS = 64
+TOOL_CALL_PARSERS = ("hermes", "llama3_json", "mistral", "pythonic", "json")
+REASONING_PARSERS = ("deepseek_r1", "qwen3")
 QUANTIZATIONS = ("auto", "none", "int8", "int4")
 _ORIGIN = re.compile(r"\*|https?://[^\s/,]+")
 
@@ -55,6 +57,14 @@ class Config:
     )
     allowed_chat_template_kwargs: str | None = _field(
         None, "Arguments of the chat template that clients may set, by commas; none without it.", server_only=True
+    )
+    tool_call_parser: str | None = _field(
+        None,
+        f"How the model writes calls of tools, if not as its template says: {', '.join(TOOL_CALL_PARSERS)}.",
+        server_only=True,
+    )
+    reasoning_parser: str | None = _field(
+        None, f"How the model marks its reasoning: {', '.join(REASONING_PARSERS)}.", server_only=True
     )
     shutdown_timeout: float = _field(30.0, "Seconds that streams may take to finish after SIGTERM.", server_only=True)
     max_body_bytes: int = _field(32 * 2**20, "Largest request body accepted.", server_only=True)
@@ -159,6 +169,10 @@ class Config:
                 raise ConfigError(
                     f"{name} must be from 0 (any free one) to 65535, got {getattr(self, name)}", field=name
                 )
+        if self.tool_call_parser is not None:
+            _one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
+        if self.reasoning_parser is not None:
+            _one_of("reasoning_parser", self.reasoning_parser, REASONING_PARSERS)
         _one_of("block_size", self.block_size, (16, 32))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_DTYPES))
         _one_of("quantization", self.quantization, QUANTIZATIONS)

@@ -35,7 +35,8 @@ Clock = Callable[[], datetime.datetime]
 
 class ChatTemplate:
     """One template and the special tokens it may name. clock: what strftime_now shows. variables: names that the
-    template reads, so that whoever sets another knows it would change nothing; takes: those that a request may set."""
+    template reads, so that whoever sets another knows it would change nothing; takes: those that a request may set.
+    source: the template's text, that for conversations with tools if there is one."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class ChatTemplate:
         """special_tokens: bos_token, eos_token ... by name. source_with_tools: used in place of source for
         conversations with tools. Raises ModelError if the template does not parse."""
         self._tokenizer = tokenizer
+        self.source = source_with_tools or source
         self._special_tokens = dict(special_tokens)
         sandbox = environment(clock, _raise_exception)
         self._wants_parts = _OVER_PARTS.search(source) is not None

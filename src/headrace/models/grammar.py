@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.core.errors import RequestError
-from headrace.core.structured import StructuredOutputsParams
+from headrace.core.structured import CallsForm, StructuredOutputsParams
 
 _STACK_BYTES = 512 * 2**20
 """Address space, of which only what is used costs memory. Chains of references recurse once a link."""
@@ -52,6 +52,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._threads = ThreadPoolExecutor(threads, "headrace-grammar")
         self._tokenizer: Any = None
+        self._special: dict[str, int] = {}
         self._opening, self._asking = threading.Lock(), threading.Lock()
         self._compiled: OrderedDict[StructuredOutputsParams, Future[Any]] = OrderedDict()
 
@@ -74,23 +75,49 @@ class GrammarCompiler:
             self._compiled.move_to_end(wanted)
             return found
 
+    def _source(self, llguidance: Any, wanted: StructuredOutputsParams) -> str:
+        """What the library takes: one grammar, or several that the first one names."""
+        forms = {}
+        if wanted.calls is not None:
+            forms["calls"] = _calls(wanted.calls, wanted, self._special)
+        if wanted.kind != "calls":
+            forms["form"] = _lark(llguidance, wanted)
+        if len(forms) == 1 and wanted.reasoning is None:
+            return str(llguidance.LLMatcher.grammar_from_lark(_OPTIONS + next(iter(forms.values()))))
+        rules = ["answer: " + " | ".join(f"@{name}" for name in forms)]
+        if wanted.reasoning is None:
+            rules.append("start: answer")
+        else:
+            rules += self._reasoning(llguidance, *wanted.reasoning)
+        parts = [{"name": name, "lark_grammar": _OPTIONS + lark} for name, lark in forms.items()]
+        return json.dumps({"grammars": [{"lark_grammar": _OPTIONS + "\n".join(rules)}, *parts]})
+
+    def _reasoning(self, llguidance: Any, begin: str, end: str) -> list[str]:
+        """Rules for free text up to the end tag, before the answer."""
+        last = _text(end, self._special)
+        if last.startswith("<"):
+            free = ["/(?s:.)*/ " + last]
+        else:
+            free = [f"tagged\ntagged[lazy]: /(?s:.*){llguidance.regex_to_lark(re.escape(end))}/"]
+        opened = f"({_text(begin, self._special)} free)?" if begin else "free"
+        return [f"start: {opened} gap answer", "free: " + free[0], "gap: /\\n{0,2}/"]
+
     def _compile(self, wanted: StructuredOutputsParams) -> Any:
         # The library is loaded here, by those processes that need it: it costs a third of a second.
         import llguidance  # noqa: PLC0415
 
         with self._opening:
             if self._tokenizer is None:
-                self._tokenizer = _tokenizer(llguidance, self._open_vocabulary(), self._vocab_size)
+                words = _Words(self._open_vocabulary(), self._vocab_size)
+                self._tokenizer, self._special = _tokenizer(llguidance, words), words.special_by_name
         limits = llguidance.LLParserLimits(
             initial_lexer_fuel=100_000, max_grammar_size=100_000, max_lexer_states=20_000, verbose_errors=False
         )
         try:
-            source = _lark(llguidance, wanted)
+            source = self._source(llguidance, wanted)
         except ValueError as error:
-            raise RequestError(f"{_field(wanted)} is not understood: {error}", param="structured_outputs") from None
-        matcher = llguidance.LLMatcher(
-            self._tokenizer, llguidance.LLMatcher.grammar_from_lark(source), log_level=0, limits=limits
-        )
+            raise _not_understood(wanted, str(error)) from None
+        matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
         if not matcher.is_error():
             trial = matcher.deep_copy()
             first = np.frombuffer(trial.compute_bitmask(), np.uint8)
@@ -98,7 +125,7 @@ class GrammarCompiler:
                 return matcher
             matcher = trial
         reason = brief(matcher.get_error(), lines_before=1 if wanted.grammar else None)
-        raise RequestError(f"{_field(wanted)} is not understood: {reason}", param="structured_outputs")
+        raise _not_understood(wanted, reason)
 
 
 def brief(error: str, *, lines_before: int | None = None) -> str:
@@ -116,29 +143,56 @@ def brief(error: str, *, lines_before: int | None = None) -> str:
     return where + detail[:300]
 
 
-def _field(wanted: StructuredOutputsParams) -> str:
-    return f"structured_outputs.{wanted.kind}"
+def _not_understood(wanted: StructuredOutputsParams, reason: str) -> RequestError:
+    field = "tools" if wanted.kind == "calls" else f"structured_outputs.{wanted.kind}"
+    return RequestError(f"{field} is not understood: {reason}", param=field.partition(".")[0])
 
 
 def _lark(llguidance: Any, wanted: StructuredOutputsParams) -> str:
     """The constraint in the library's own language. Raises ValueError."""
     if wanted.json_object:
-        return _OPTIONS + "start: %json " + _schema({"type": "object"}, wanted)
+        return "start: %json " + _schema({"type": "object"}, wanted, lenient=False)
     if wanted.json is not None:
         assert isinstance(wanted.json, str), "kept as text"
-        return _OPTIONS + "start: %json " + _schema(json.loads(wanted.json), wanted)
+        return "start: %json " + _schema(json.loads(wanted.json), wanted, lenient=wanted.lenient)
     if wanted.regex is not None:
-        return f"{_OPTIONS}start: /{llguidance.regex_to_lark(wanted.regex)}/"
+        return f"start: /{llguidance.regex_to_lark(wanted.regex)}/"
     if wanted.choice is not None:
-        return f"{_OPTIONS}start: {' | '.join(json.dumps(c, ensure_ascii=False) for c in wanted.choice)}"
+        return f"start: {' | '.join(json.dumps(c, ensure_ascii=False) for c in wanted.choice)}"
     assert wanted.grammar is not None
-    return _OPTIONS + _any_to_lark(wanted.grammar)
+    return _any_to_lark(wanted.grammar)
 
 
-def _schema(schema: dict[str, Any], wanted: StructuredOutputsParams) -> str:
+def _calls(form: CallsForm, wanted: StructuredOutputsParams, special: dict[str, int]) -> str:
+    rules = []
+    for number, way in enumerate(form.ways):
+        names = []
+        for place, part in enumerate(way):
+            if isinstance(part, str):
+                names.append(_text(part, special))
+            else:
+                names.append(f"s{number}_{place}")
+                rules.append(f"{names[-1]}: %json " + _schema(json.loads(part.schema), wanted, lenient=part.lenient))
+        rules.append(f"c{number}: {' '.join(names)}")
+    more = "" if form.between is None else f"({_text(form.between, special)} call)*"
+    start = f"start: {_text(form.before, special)} call {more} {_text(form.after, special)}"
+    return "\n".join([start, "call: " + " | ".join(f"c{n}" for n in range(len(form.ways))), *rules])
+
+
+def _text(text: str, special: dict[str, int]) -> str:
+    """A text as a grammar says it, with special tokens as such."""
+    found = [name for name in special if name in text]
+    pieces = (
+        re.split("(" + "|".join(map(re.escape, sorted(found, key=len, reverse=True))) + ")", text) if found else [text]
+    )
+    said = (f"<[{special[p]}]>" if p in special else json.dumps(p, ensure_ascii=False) for p in pieces if p)
+    return " ".join(said)
+
+
+def _schema(schema: dict[str, Any], wanted: StructuredOutputsParams, *, lenient: bool) -> str:
     """A schema with how its JSON is written."""
     spacing = {"whitespace_flexible": False} if wanted.disable_any_whitespace else {"whitespace_pattern": _WHITESPACE}
-    return json.dumps({**schema, "x-guidance": {**spacing, "lenient": wanted.lenient}}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": {**spacing, "lenient": lenient}}, ensure_ascii=False)
 
 
 def _any_to_lark(grammar: str) -> str:
@@ -161,11 +215,20 @@ class _Words:
     is_tokenizer_wrapper = True
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        if not vocabulary.eos_ids:
+            raise RequestError(
+                "this model has no token that ends an answer, so no output can be held to a form",
+                param="structured_outputs",
+            )
         known = min(vocabulary.vocab_size, vocab_size)
         self.tokens = [vocabulary.token_bytes(token) for token in range(known)] + [b""] * (vocab_size - known)
-        self.eos_token_id = vocabulary.eos_ids[0]
+        self.eos_token_ids = list(vocabulary.eos_ids)
+        self.eos_token_id = self.eos_token_ids[0]
         self.bos_token_id = vocabulary.bos_id
         self.special_token_ids = sorted({*vocabulary.special_ids, *vocabulary.eos_ids} & set(range(known)))
+        self.special_by_name = {
+            self.tokens[token].decode("utf-8", "replace"): token for token in self.special_token_ids
+        }
         self._ids = {word: token for token, word in enumerate(self.tokens) if len(word) == 1}
 
     def __call__(self, text: bytes | str) -> list[int]:
@@ -174,12 +237,5 @@ class _Words:
         return [self._ids[data[i : i + 1]] for i in range(len(data))]
 
 
-def _tokenizer(llguidance: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
-    if not vocabulary.eos_ids:
-        raise RequestError(
-            "this model has no token that ends an answer, so no output can be held to a form",
-            param="structured_outputs",
-        )
-    return llguidance.LLTokenizer(
-        _Words(vocabulary, vocab_size), eos_token=list(vocabulary.eos_ids), slices=llguidance.LLTokenizer.json_slices()
-    )
+def _tokenizer(llguidance: Any, words: _Words) -> Any:
+    return llguidance.LLTokenizer(words, eos_token=words.eos_token_ids, slices=llguidance.LLTokenizer.json_slices())

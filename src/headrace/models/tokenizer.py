@@ -130,8 +130,11 @@ class Tokenizer:
         text = detokenizer.push(ids) + detokenizer.flush()
         return text.removeprefix(" ") if self._vocabulary.strip_first_space else text
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        return Detokenizer(self.token_bytes, self.special_ids if skip_special_tokens else frozenset())
+    def detokenizer(self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()) -> Detokenizer:
+        """shown: special tokens, by name, that are not skipped."""
+        if not skip_special_tokens:
+            return Detokenizer(self.token_bytes, frozenset())
+        return Detokenizer(self.token_bytes, self.special_ids - {self.id_of(name) for name in shown})
 
     def token_text(self, token: int) -> str:
         """Text of one token by itself, for reports: bytes that are no whole character show as U+FFFD."""

@@ -14,15 +14,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
-from headrace.core.request import MAX_LOGPROBS, SamplingParams, TokenLogprobs
+from headrace.core.request import MAX_LOGPROBS, FinishReason, SamplingParams, TokenLogprobs
 from headrace.engine.completion import Choice, build_requests, with_bad_words
+from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
+from headrace.server.answer_reader import Reading, read_as
 from headrace.server.caller import set_caller
 from headrace.server.deadline import set_deadline
 from headrace.server.faces import ChatTemplate
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
 from headrace.server.logprobs import TokenNames, chat_logprobs, prompt_logprobs
+from headrace.server.message_parts import delta_of, message_of
 from headrace.server.messages import check_message, check_messages
 from headrace.server.prompts import truncated
 from headrace.server.protocol import (
@@ -41,7 +44,10 @@ from headrace.server.sampling import check_range, sampling_params
 from headrace.server.service import Service, service_of
 from headrace.server.sse import EventStream, whole_answer
 from headrace.server.structured import check_understood
+from headrace.server.tools.choice import tool_choice
 
+_ENDING_TOKENS = 8
+"""Tokens at a prompt's end that tell whether it has opened the reasoning."""
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """Variables of a template that have fields of their own."""
 
@@ -51,20 +57,24 @@ async def chat_completions(request: Request) -> Response | ASGIApp:
     arrival = time.monotonic()
     service.check_taking_requests()
     request_id = service.new_id("chatcmpl")
-    body, sequences = await service.bodies.prepare(request, lambda fields: prepare_chat(service, fields, request_id))
+    body, sequences, reading = await service.bodies.prepare(
+        request, lambda fields: prepare_chat(service, fields, request_id)
+    )
     await check_understood(service, sequences[0].request.params.structured_outputs, body)
     set_deadline(request, body.deadline_ms, sequences, arrival)
     set_caller(request, body, sequences)
     generation = Generation(service, sequences, arrival)
     request.state.generation, request.state.answer_id = generation, request_id
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
-    answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body)
+    answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body, reading)
     if body.stream:
         return EventStream(generation, answer.events(), service.settings.stall_timeout)
     return await whole_answer(request, generation, answer.whole)
 
 
-def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
+def encode_chat(
+    service: Service, body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None = None
+) -> list[int]:
     """Token ids of a body's conversation by the model's template. Raises RequestError naming the message."""
     template = service.chat_template
     if template is None:
@@ -72,13 +82,14 @@ def encode_chat(service: Service, body: ChatBody | TokenizeBody) -> list[int]:
             "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
         )
     messages = check_messages(body.messages, most=service.limits.max_model_len)
-    service.check_prompt_bytes(sum(len(m["content"].encode()) for m in messages), "messages")
+    service.check_prompt_bytes(sum(len(m["content"].encode("utf-8", "replace")) for m in messages), "messages")
     continued = body.continue_final_message is True
     prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
     return template.encode(
         messages,
         add_generation_prompt=prompted,
         continue_final_message=continued,
+        tools=tools,
         documents=_documents(template, body.documents),
         more=_template_kwargs(service, template, body.chat_template_kwargs),
     )
@@ -113,12 +124,18 @@ def _template_kwargs(service: Service, template: ChatTemplate, given: dict[str, 
     return given
 
 
-def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence]]:
+def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> tuple[ChatBody, list[Sequence], Reading]:
     """Everything before the engine: checks, template, tokens."""
     body = parse(fields, ChatBody)
     service.check_model(body.model)
     params = _params(service, body)
-    prompt_ids = truncated(service, encode_chat(service, body), body, params.max_tokens)
+    tools = tool_choice(body, service.settings.tool_format)
+    prompt_ids = encode_chat(service, body, None if tools is None else tools.shown)
+    reading = read_as(
+        tools, service.settings.reasoning_parser, lambda: service.tokenizer.decode(prompt_ids[-_ENDING_TOKENS:])
+    )
+    params = reading.held_to_form(params)
+    prompt_ids = truncated(service, prompt_ids, body, params.max_tokens)
     try:
         requests = build_requests(
             request_id,
@@ -133,8 +150,10 @@ def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> t
             error.param = "messages"
         raise
     echo = _echoed(body)
-    sequences = [Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo) for r in requests]
-    return body, sequences
+    sequences = [
+        Sequence(r.choice, r, Choice.of(r, service.new_detokenizer(params, reading.shown)), echo) for r in requests
+    ]
+    return body, sequences, reading
 
 
 def _echoed(body: ChatBody) -> str | None:
@@ -171,13 +190,14 @@ def _params(service: Service, body: ChatBody) -> SamplingParams:
 class ChatAnswer:
     """Writes one generation as a chat completion."""
 
-    def __init__(self, service: Service, generation: Generation, head: Head, body: ChatBody) -> None:
+    def __init__(self, service: Service, generation: Generation, head: Head, body: ChatBody, reading: Reading) -> None:
         self.service = service
         self.generation = generation
         self.head = head
         self.names = TokenNames(service.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self.top = (body.top_logprobs or 0) if body.logprobs else None
         self.prompt_top = body.prompt_logprobs
+        self.readers = [reading.new_reader() for _ in generation.sequences]
 
     async def whole(self) -> bytes:
         async for _ in self.generation.deltas():
@@ -207,11 +227,12 @@ class ChatAnswer:
                     prompt_token_ids=self.head.token_ids(sequence.request.prompt_ids) if first else msgspec.UNSET,
                 )
             logprobs, ids = self._logprobs(new.logprobs), self.head.token_ids(new.token_ids)
-            if new.text or logprobs is not None or ids or new.finish_reason is not None:
-                delta = ChatDelta(content=new.text) if new.text else ChatDelta()
+            delta = self._delta(sequence, new)
+            if delta is not None or logprobs is not None or ids or new.finish_reason is not None:
+                reason = self._finish_reason(sequence, new.finish_reason)
                 yield self.head.event(
                     self.generation,
-                    [ChatChunkChoice(sequence.index, delta, logprobs, new.finish_reason, new.stop_reason, ids)],
+                    [ChatChunkChoice(sequence.index, delta or ChatDelta(), logprobs, reason, new.stop_reason, ids)],
                 )
         if self.head.with_usage:
             yield self.head.event(self.generation, [])
@@ -219,14 +240,32 @@ class ChatAnswer:
     def _choice(self, sequence: Sequence) -> ChatChoice:
         choice = sequence.choice
         logprobs = None if self.top is None else chat_logprobs(self.names, choice.logprobs or [], self.top)
+        reader = self.readers[sequence.index]
+        echo = sequence.echo or ""
+        if reader is None:
+            message = AssistantMessage("assistant", echo + choice.text)
+        else:
+            message = message_of(reader.whole(choice.text), echo)
         return ChatChoice(
             sequence.index,
-            AssistantMessage("assistant", (sequence.echo or "") + choice.text),
+            message,
             logprobs,
-            choice.finish_reason,
+            self._finish_reason(sequence, choice.finish_reason),
             choice.stop_reason,
             self.head.token_ids(choice.token_ids),
         )
+
+    def _delta(self, sequence: Sequence, new: TextDelta) -> ChatDelta | None:
+        """What new text adds to a choice; None if nothing."""
+        reader = self.readers[sequence.index]
+        if reader is None:
+            return ChatDelta(content=new.text) if new.text else None
+        return delta_of(reader.feed(new.text, last=new.finish_reason is not None))
+
+    def _finish_reason(self, sequence: Sequence, reason: FinishReason | None) -> str | None:
+        """An answer that calls tools ends with tool_calls, unless it was cut."""
+        reader = self.readers[sequence.index]
+        return "tool_calls" if reason is FinishReason.STOP and reader is not None and reader.called else reason
 
     def _prompt_logprobs(self) -> PromptLogprobs | Unset:
         if self.prompt_top is None:

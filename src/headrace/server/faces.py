@@ -21,8 +21,8 @@ class Tokenizer(Protocol):
     def token_bytes(self, token: int, /) -> bytes:
         """The bytes that a token stands for; a special token's are its name's."""
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """A fresh incremental detokenizer for one sequence."""
+    def detokenizer(self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()) -> Detokenizer:
+        """A fresh incremental detokenizer for one sequence. shown: special tokens that are not skipped."""
 
 
 class ChatTemplate(Protocol):
@@ -36,6 +36,7 @@ class ChatTemplate(Protocol):
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> list[int]:

@@ -20,7 +20,6 @@ NO_EFFECT: dict[str, str] = {
     "prompt_cache_key": "prefixes are cached by content",
     "prompt_cache_retention": "prefixes are kept while there is room",
     "prediction": "predicted output changes speed only",
-    "parallel_tool_calls": "there are no tools to call",
     "spaces_between_special_tokens": "nothing is put between special tokens",
 }
 """Accepted with any value: they have no effect on the text."""
@@ -28,6 +27,7 @@ NO_EFFECT: dict[str, str] = {
 NEUTRAL_ONLY: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none",),
+    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none",),
     "modalities": (["text"],),

@@ -1,17 +1,22 @@
 """A conversation as the client sent it becomes what the chat template takes: roles checked, text parts joined by
-line breaks, everything that is not text refused by name.
+line breaks, calls of tools and their results as templates expect them, everything that is not text refused by name.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Any
 
 from headrace.core.errors import RequestError, shown
 
-ROLES = ("system", "developer", "user", "assistant")
-_NOT_YET = ("tool", "function")
-_KNOWN = ("role", "content", "name", "refusal", "annotations")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_REASONING = ("reasoning", "reasoning_content")
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "assistant": ("role", "content", "name", "refusal", "annotations", "audio", "tool_calls", *_REASONING),
+    "tool": ("role", "content", "name", "tool_call_id"),
+}
+_PLAIN = ("role", "content", "name")
 
 
 def check_messages(messages: list[Any] | None, *, most: int) -> list[dict[str, Any]]:
@@ -35,23 +40,59 @@ def check_message(message: Any, where: str) -> dict[str, Any]:
     fields = {name: value for name, value in message.items() if value is not None}
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        if role in _NOT_YET:
-            raise RequestError(
-                f"{where}.role: {role!r} needs tools, which are not available yet", param=f"{where}.role"
-            )
         raise _wrong(f"{where}.role", f"must be one of {', '.join(ROLES)}", role)
+    known = _KNOWN.get(role, _PLAIN)
     for name, value in fields.items():
-        if name in ("role", "content") or (name in _KNOWN and role == "assistant"):
-            continue
-        if name == "name" and isinstance(value, str):
-            continue
-        if value != []:
-            raise _unknown(where, name)
-    text = _text(fields.get("content"), f"{where}.content")
-    checked = {"role": "system" if role == "developer" else role, "content": text}
-    if isinstance(fields.get("name"), str):
-        checked["name"] = fields["name"]
+        if name not in known and value != []:
+            raise _unknown(where, name, known)
+    checked: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    if calls := fields.get("tool_calls"):
+        checked["tool_calls"] = _calls(calls, f"{where}.tool_calls")
+    bare = role == "assistant" and fields.get("content") is None and bool(calls)
+    checked["content"] = "" if bare else _text(fields.get("content"), f"{where}.content")
+    for name in ("name", "tool_call_id"):
+        if name in known and (name in fields or name == "tool_call_id"):
+            if not isinstance(fields.get(name), str):
+                raise _wrong(f"{where}.{name}", "must be a string", fields.get(name))
+            checked[name] = fields[name]
+    for name in _REASONING if role == "assistant" else ():
+        if name in fields:
+            checked["reasoning_content"] = _text(fields[name], f"{where}.{name}")
     return checked
+
+
+def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Calls of tools as templates expect them: arguments are an object, not its text."""
+    if not isinstance(calls, list):
+        raise _wrong(where, "must be a list of calls", calls)
+    checked = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _wrong(f"{where}[{i}]", 'must be {"id", "type": "function", "function": {"name", "arguments"}}', call)
+        if not isinstance(call.get("id", ""), str):
+            raise _wrong(f"{where}[{i}].id", "must be a string", call["id"])
+        arguments = _arguments(function.get("arguments"), f"{where}[{i}].function.arguments")
+        checked.append(
+            {
+                "id": call.get("id", ""),
+                "type": "function",
+                "function": {"name": function["name"], "arguments": arguments},
+            }
+        )
+    return checked
+
+
+def _arguments(given: Any, where: str) -> dict[str, Any]:
+    value = given
+    if isinstance(given, str):
+        try:
+            value = json.loads(given) if given.strip() else {}
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise _wrong(where, "must be a JSON object, as text", given)
+    return value
 
 
 def _text(content: Any, where: str) -> str:
@@ -75,9 +116,9 @@ def _part(part: Any, where: str) -> str:
     raise _wrong(where, 'must be {"type": "text", "text": STRING}', part)
 
 
-def _unknown(where: str, name: str) -> RequestError:
-    near = difflib.get_close_matches(name[:64], _KNOWN, n=1)
-    hint = f"did you mean {near[0]}?" if near else "a message has role, content and name"
+def _unknown(where: str, name: str, known: tuple[str, ...]) -> RequestError:
+    near = difflib.get_close_matches(name[:64], known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"this message may have {', '.join(known)}"
     return RequestError(f"{where}: field {name[:64]!r} is not supported; {hint}", param=f"{where}.{name[:64]}")
 
 

@@ -33,6 +33,7 @@ from headrace.server.protocol import (
 )
 from headrace.server.responses import ResponsesBody
 from headrace.server.service import service_of
+from headrace.server.tools.choice import MOST_TOOLS
 
 _TOKEN_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _STRINGS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -49,15 +50,45 @@ _TEXT_PART = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]},
-        "name": {"type": ["string", "null"]},
+_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}]}
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_NAME = {"type": ["string", "null"]}
+_CALL = _object(
+    {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": _object({"name": {"type": "string"}, "arguments": {"type": "string"}}, "name", "arguments"),
     },
-    "required": ["role", "content"],
-    "additionalProperties": False,
+    "id",
+    "function",
+)
+_ROLE_TOOL, _ROLE_ASSISTANT = {"const": "tool"}, {"const": "assistant"}
+_MESSAGE = {
+    "anyOf": [
+        _object({"role": {"enum": list(ROLES[:-1])}, "content": _CONTENT, "name": _NAME}, "role", "content"),
+        _object(
+            {"role": _ROLE_TOOL, "content": _CONTENT, "name": _NAME, "tool_call_id": {"type": "string"}},
+            "role",
+            "content",
+            "tool_call_id",
+        ),
+        _object(
+            {
+                "role": _ROLE_ASSISTANT,
+                "content": {"anyOf": [_CONTENT, {"type": "null"}]},
+                "tool_calls": {"type": "array", "items": _CALL, "minItems": 1},
+                "reasoning": {"type": "string"},
+                "reasoning_content": {"type": "string"},
+            },
+            "role",
+            "tool_calls",
+        ),
+    ]
 }
 _MESSAGES = {"type": "array", "items": _MESSAGE, "minItems": 1}
 _RANGES: dict[str, dict[str, Any]] = {
@@ -78,11 +109,6 @@ _RANGES: dict[str, dict[str, Any]] = {
     "deadline_ms": {"minimum": 1, "maximum": LONGEST_MS},
 }
 
-
-def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
 _JSON_SCHEMA = _object(
     {
         "name": {"type": "string"},
@@ -93,6 +119,22 @@ _JSON_SCHEMA = _object(
     "schema",
 )
 _TEXT = {"type": "string", "minLength": 1}
+_TOOL = _object(
+    {
+        "type": {"const": "function"},
+        "function": _object(
+            {
+                "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+                "description": {"type": "string"},
+                "parameters": {"type": "object"},
+                "strict": {"type": "boolean"},
+            },
+            "name",
+        ),
+    },
+    "type",
+    "function",
+)
 _KINDS: dict[str, dict[str, Any]] = {
     "json": {"anyOf": [{"type": "object"}, _TEXT]},
     "regex": _TEXT,
@@ -125,6 +167,13 @@ _FORMS: dict[str, dict[str, Any]] = {
             _object({"type": {"enum": ["text", "json_object"]}}, "type"),
             _object({"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA}, "type", "json_schema"),
             {"type": "null"},
+        ]
+    },
+    "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MOST_TOOLS}, {"type": "null"}]},
+    "tool_choice": {
+        "anyOf": [
+            {"enum": ["none", "auto", "required", None]},
+            _object({"type": {"const": "function"}, "function": _object({"name": _TEXT}, "name")}, "type", "function"),
         ]
     },
     "structured_outputs": {

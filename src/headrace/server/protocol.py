@@ -66,6 +66,9 @@ class ChatBody(SamplingBody, kw_only=True):
     echo: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -145,10 +148,35 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 Unset = msgspec.UnsetType
 
 
+class CalledFunction(msgspec.Struct, omit_defaults=True):
+    """A call's name comes once; in a stream its arguments come in pieces."""
+
+    arguments: str
+    name: str | Unset = msgspec.UNSET
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class ToolCallDelta(msgspec.Struct):
+    index: int
+    function: CalledFunction
+    id: str | Unset = msgspec.UNSET
+    type: str | Unset = msgspec.UNSET
+
+
 class AssistantMessage(msgspec.Struct):
+    """reasoning is vLLM's name, reasoning_content DeepSeek's: the same text."""
+
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | Unset = msgspec.UNSET
+    reasoning_content: str | Unset = msgspec.UNSET
+    tool_calls: list[ToolCall] | Unset = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -175,6 +203,9 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
 class ChatDelta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct):

@@ -98,8 +98,8 @@ class Service:
                 headers={"Retry-After": "5", "Connection": "close"},
             )
 
-    def new_detokenizer(self, params: SamplingParams) -> Detokenizer:
-        return self.tokenizer.detokenizer(skip_special_tokens=params.skip_special_tokens)
+    def new_detokenizer(self, params: SamplingParams, shown: tuple[str, ...] = ()) -> Detokenizer:
+        return self.tokenizer.detokenizer(skip_special_tokens=params.skip_special_tokens, shown=shown)
 
     def new_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex}"

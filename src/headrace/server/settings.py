@@ -16,6 +16,8 @@ class ServerSettings:
     api_keys: keys and whose they are; none: the server is open. open_metrics: /metrics needs no key. access_log: a
     line for each request. allowed_origins: web pages that may read answers. template_kwargs: arguments of the chat
     template that clients may set.
+    tool_format: how the model writes calls of tools (tools/formats.py), None if it was not trained to.
+    reasoning_parser: how it marks its reasoning (reasoning.py), None if it does not.
     max_prompts: prompts that one completions request may carry. max_sequences: its prompts times its choices.
     offload_bytes: from this size on a body is parsed and tokenized off the event loop. large_body_bytes: from this size
     on only `large_bodies` bodies are held at once, the others wait unread. body_timeout: seconds a client may take to
@@ -33,6 +35,8 @@ class ServerSettings:
     access_log: bool = False
     allowed_origins: tuple[str, ...] = ()
     template_kwargs: tuple[str, ...] = ()
+    tool_format: str | None = None
+    reasoning_parser: str | None = None
     seed: int = 0
     max_body_bytes: int = 32 * 2**20
     max_body_values: int = 2**22

@@ -99,7 +99,7 @@ def _of_schema(given: Any) -> StructuredOutputsParams:
                 param="response_format",
             )
     return StructuredOutputsParams(
-        json=schema_text(given.get("schema"), _SCHEMA), lenient=not given.get("strict", False)
+        json=schema_text(given.get("schema"), _SCHEMA, param="response_format"), lenient=not given.get("strict", False)
     )
 
 

@@ -1,0 +1,49 @@
+"""Calls between tags, as Hermes and Qwen write them: <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any
+number of them, before, between and after ordinary text.
+"""
+
+from __future__ import annotations
+
+from headrace.server.tools.calls import CallWriter
+from headrace.server.tools.markers import MarkerSearch
+from headrace.server.tools.parts import NewId, Parts
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+class TaggedParser:
+    """A ToolParser. After a call, text counts only from the closing tag on; a tag that is missing is not missed when
+    the next call opens."""
+
+    def __init__(self, new_id: NewId) -> None:
+        self._calls = CallWriter(new_id)
+        self._text = MarkerSearch(OPEN)
+        self._end = MarkerSearch(CLOSE, OPEN)
+        self._ending = False
+
+    def feed(self, text: str) -> Parts:
+        parts = Parts()
+        while text:
+            if self._calls.busy:
+                failed, text = self._calls.feed(text, parts)
+                if failed:
+                    parts.content += self._text.space + OPEN
+                    text = failed + text
+                else:
+                    self._ending = not self._calls.busy
+            elif self._ending:
+                _, marker, text = self._end.feed(text)
+                self._ending = marker is None
+                self._text.skip_space()
+                if marker == OPEN:
+                    self._calls.begin()
+            else:
+                before, marker, text = self._text.feed(text)
+                parts.content += before
+                if marker is not None:
+                    self._calls.begin()
+        return parts
+
+    def finish(self) -> Parts:
+        failed = self._calls.finish()
+        return Parts(self._text.finish() if failed is None else self._text.space + OPEN + failed)
