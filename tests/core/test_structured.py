@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.errors import RequestError
 from headrace.core.request import SamplingParams
-from headrace.core.structured import MAX_NESTING, StructuredOutputsParams, depth_exceeds
+from headrace.core.structured import MAX_NESTING, CallsForm, SchemaPart, StructuredOutputsParams, depth_exceeds
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -66,9 +66,8 @@ def test_equal_schemas_are_equal_however_given() -> None:
     [
         {"json": {"type": "string"}},
         {"choice": ["a", "b"]},
-        {"regex": "x+"},
-        {"json_object": True},
-        {"grammar": "start: A"},
+        {"regex": "x+", "reasoning": ("", "</think>")},
+        {"json_object": True, "calls": CallsForm((("f(", SchemaPart("{}", True), ")"),), between=", ")},
     ],
 )
 def test_they_cross_process_borders_unchanged(fields: dict[str, Any]) -> None:

@@ -121,16 +121,31 @@ def test_a_form_that_is_not_understood_is_its_own_rows_fault() -> None:
     np.testing.assert_array_equal(step.masks.bits[0], expected(FORMS[0], []))
 
 
-def test_a_mask_that_cannot_be_computed_is_a_fault() -> None:
+def test_a_mask_that_cannot_be_computed_is_the_fault_of_its_row_alone() -> None:
+    """The row may stand after a draft that is not accepted: the rows before it go on."""
+
     class Stuck:
+        """Like a matcher, but after two tokens it is stuck for ever."""
+
+        def __init__(self) -> None:
+            self.tokens = 0
+            self.stuck = False
+
         def deep_copy(self) -> Stuck:
-            return self
+            return Stuck()
+
+        def try_consume_tokens(self, tokens: list[int]) -> int:
+            self.tokens += len(tokens)
+            return len(tokens)
+
+        def rollback(self, count: int) -> None:
+            self.tokens -= count
 
         def unsafe_compute_mask_ptr(self, address: int, width: int) -> None:
-            pass
+            self.stuck |= self.tokens >= 2
 
         def is_error(self) -> bool:
-            return True
+            return self.stuck
 
         def get_error(self) -> str:
             return "Parser Error: too many items\nmore"
@@ -139,9 +154,12 @@ def test_a_mask_that_cannot_be_computed_is_a_fault() -> None:
     done.set_result(Stuck())
     grammars = GrammarMasks(1, SIZE, lambda wanted: done)
     grammars.join(join(0, FORMS[0]))
-    step = masks(grammars, [(0, 2)], np.zeros((1, LENGTH), np.int32))
-    assert step is not None
-    assert step.faults == {0: "structured_outputs could not be followed any further: Parser Error: too many items"}
+    history = np.zeros((1, LENGTH), np.int32)
+    reason = "structured_outputs could not be followed any further: Parser Error: too many items"
+    for rows, faults in (([(0, 2), (0, 3), (0, 4)], {2: reason}), ([(0, 3)], {}), ([(0, 4)], {0: reason})):
+        step = masks(grammars, rows, history)
+        assert step is not None
+        assert step.faults == faults
 
 
 def test_errors_of_compiling_are_raised_to_those_who_ask() -> None:

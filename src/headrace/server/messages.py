@@ -68,23 +68,25 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
     checked = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if (
+            not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+            or call.get("type") not in (None, "function")
+            or not set(call) <= {"id", "type", "function", "index"}
+            or not set(function) <= {"name", "arguments"}
+        ):
             raise _wrong(f"{where}[{i}]", 'must be {"id", "type": "function", "function": {"name", "arguments"}}', call)
-        if not isinstance(call.get("id", ""), str):
-            raise _wrong(f"{where}[{i}].id", "must be a string", call["id"])
+        call_id = call.get("id") or ""
+        if not isinstance(call_id, str):
+            raise _wrong(f"{where}[{i}].id", "must be a string", call_id)
         arguments = _arguments(function.get("arguments"), f"{where}[{i}].function.arguments")
-        checked.append(
-            {
-                "id": call.get("id", ""),
-                "type": "function",
-                "function": {"name": function["name"], "arguments": arguments},
-            }
-        )
+        called = {"name": function["name"], "arguments": arguments}
+        checked.append({"id": call_id, "type": "function", "function": called})
     return checked
 
 
 def _arguments(given: Any, where: str) -> dict[str, Any]:
-    value = given
+    value = {} if given is None else given
     if isinstance(given, str):
         try:
             value = json.loads(given) if given.strip() else {}

@@ -60,14 +60,15 @@ def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
 _NAME = {"type": ["string", "null"]}
 _CALL = _object(
     {
-        "id": {"type": "string"},
-        "type": {"const": "function"},
-        "function": _object({"name": {"type": "string"}, "arguments": {"type": "string"}}, "name", "arguments"),
+        "id": _NAME,
+        "type": {"enum": ["function", None]},
+        "index": {},
+        "function": _object({"name": {"type": "string"}, "arguments": {"type": ["string", "object", "null"]}}, "name"),
     },
-    "id",
     "function",
 )
 _ROLE_TOOL, _ROLE_ASSISTANT = {"const": "tool"}, {"const": "assistant"}
+_OPTIONAL_CONTENT = {"anyOf": [_CONTENT, {"type": "null"}]}
 _MESSAGE = {
     "anyOf": [
         _object({"role": {"enum": list(ROLES[:-1])}, "content": _CONTENT, "name": _NAME}, "role", "content"),
@@ -80,13 +81,13 @@ _MESSAGE = {
         _object(
             {
                 "role": _ROLE_ASSISTANT,
-                "content": {"anyOf": [_CONTENT, {"type": "null"}]},
-                "tool_calls": {"type": "array", "items": _CALL, "minItems": 1},
-                "reasoning": {"type": "string"},
-                "reasoning_content": {"type": "string"},
+                "content": _OPTIONAL_CONTENT,
+                "name": _NAME,
+                "tool_calls": {"anyOf": [{"type": "array", "items": _CALL}, {"type": "null"}]},
+                "reasoning": _OPTIONAL_CONTENT,
+                "reasoning_content": _OPTIONAL_CONTENT,
             },
             "role",
-            "tool_calls",
         ),
     ]
 }
@@ -111,10 +112,10 @@ _RANGES: dict[str, dict[str, Any]] = {
 
 _JSON_SCHEMA = _object(
     {
-        "name": {"type": "string"},
-        "description": {"type": "string"},
+        "name": _NAME,
+        "description": _NAME,
         "schema": {"type": "object"},
-        "strict": {"type": "boolean"},
+        "strict": {"type": ["boolean", "null"]},
     },
     "schema",
 )
@@ -125,9 +126,9 @@ _TOOL = _object(
         "function": _object(
             {
                 "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
-                "description": {"type": "string"},
-                "parameters": {"type": "object"},
-                "strict": {"type": "boolean"},
+                "description": _NAME,
+                "parameters": {"type": ["object", "null"]},
+                "strict": {"type": ["boolean", "null"]},
             },
             "name",
         ),
@@ -142,6 +143,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "grammar": _TEXT,
     "json_object": {"const": True},
 }
+_NO_KIND = {**dict.fromkeys(_KINDS, {"type": "null"}), "disable_any_whitespace": {"type": ["boolean", "null"]}}
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _FORMS: dict[str, dict[str, Any]] = {
     "stop": {
@@ -164,7 +166,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     },
     "response_format": {
         "anyOf": [
-            _object({"type": {"enum": ["text", "json_object"]}}, "type"),
+            _object({"type": {"enum": ["text", "json_object"]}, "json_schema": {"type": "null"}}, "type"),
             _object({"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA}, "type", "json_schema"),
             {"type": "null"},
         ]
@@ -178,10 +180,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     },
     "structured_outputs": {
         "anyOf": [
-            *(
-                _object({name: form, "disable_any_whitespace": {"type": "boolean"}}, name)
-                for name, form in _KINDS.items()
-            ),
+            *(_object({**_NO_KIND, name: form}, name) for name, form in _KINDS.items()),
             {"type": "null"},
         ]
     },

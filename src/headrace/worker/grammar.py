@@ -126,6 +126,8 @@ class _Matching:
         self._matcher.unsafe_compute_mask_ptr(address, width)
         if self._matcher.is_error():
             reason = self._matcher.get_error().splitlines()[0]
+            # A matcher never leaves this state, but the row may stand after a draft that is not accepted.
+            self._matcher, self._taken = None, EMPTY
             raise EngineError(f"structured_outputs could not be followed any further: {reason[:200]}")
 
 

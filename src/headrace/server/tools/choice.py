@@ -67,9 +67,9 @@ def _chosen(choice: Any, names: list[str]) -> list[str] | None:
         return None
     if choice == "required":
         return names
-    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
+    if not isinstance(name, str) or choice != {"type": "function", "function": {"name": name}}:
         raise RequestError(
             'tool_choice must be "none", "auto", "required" or {"type": "function", "function": {"name": NAME}}, got '
             + shown(choice),
@@ -102,6 +102,6 @@ def _checked(tool: Any, where: str) -> Tool:
         raise RequestError(f"{where}.function.description must be a string, got {shown(description)}", param="tools")
     if strict is not None and not isinstance(strict, bool):
         raise RequestError(f"{where}.function.strict must be true or false, got {shown(strict)}", param="tools")
-    schema = function.get("parameters") or _ANYTHING
+    schema = _ANYTHING if function.get("parameters") is None else function["parameters"]
     schema_text(schema, f"{where}.function.parameters", param="tools")
     return name, schema, bool(strict)
