@@ -76,7 +76,7 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
             or not set(function) <= {"name", "arguments"}
         ):
             raise _wrong(f"{where}[{i}]", 'must be {"id", "type": "function", "function": {"name", "arguments"}}', call)
-        call_id = call.get("id") or ""
+        call_id = "" if call.get("id") is None else call["id"]
         if not isinstance(call_id, str):
             raise _wrong(f"{where}[{i}].id", "must be a string", call_id)
         arguments = _arguments(function.get("arguments"), f"{where}[{i}].function.arguments")

@@ -143,7 +143,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "grammar": _TEXT,
     "json_object": {"const": True},
 }
-_NO_KIND = {**dict.fromkeys(_KINDS, {"type": "null"}), "disable_any_whitespace": {"type": ["boolean", "null"]}}
+_NO_KIND = {**{kind: {"type": "null"} for kind in _KINDS}, "disable_any_whitespace": {"type": ["boolean", "null"]}}
 _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 _FORMS: dict[str, dict[str, Any]] = {
     "stop": {
