@@ -34,7 +34,7 @@ from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.program import Program
-from headrace.worker.assembly import activation_bytes, assemble
+from headrace.worker.assembly import DiskSpace, activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.drafters.by_name import lookup_drafter
 from headrace.worker.drafters.model import ModelDrafter
@@ -92,6 +92,8 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         max_tokens=config.max_num_batched_tokens,
         depth=config.pipeline_depth,
         compile_grammar=grammars.compile,
+        host_blocks=plan.host_blocks,
+        disk=_disk_space(config),
     )
     isa = available_isas()[0] if config.isa == "auto" else config.isa
     kernels = f"{isa} {KERNELS_VERSION}"
@@ -116,7 +118,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
     drafter = lookup_drafter(config.speculate)
     if config.speculative_model is not None:
         drafter = _model_drafter(config, loaded.spec, plan, threads, available, progress)
-    engine = Engine(executor, config, limits=limits, drafter=drafter)
+    engine = Engine(executor, config, limits=limits, drafter=drafter, disk=executor.disk, fingerprint=ready.fingerprint)
     return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars)
 
 
@@ -181,6 +183,12 @@ def _same_tokens(model: str, guesser: str, vocab_size: int) -> bool:
     """Whether a token means the same to both, by some thousands of them."""
     one, other = load_text(Path(model)).tokenizer, load_text(Path(guesser)).tokenizer
     return all(one.token_bytes(t) == other.token_bytes(t) for t in range(0, vocab_size, 1 + vocab_size // 4096))
+
+
+def _disk_space(config: Config) -> DiskSpace | None:
+    if config.kv_offloading_dir is None:
+        return None
+    return DiskSpace(Path(config.kv_offloading_dir), int(config.kv_offloading_dir_size * 2**30))
 
 
 def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:

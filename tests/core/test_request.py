@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headrace.core.errors import RequestError
-from headrace.core.request import SamplingParams
+from headrace.core.request import LONGEST_HINT, CacheHint, SamplingParams
 
 NUMBERS = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
@@ -49,3 +49,27 @@ def test_no_stops_may_be_written_as_none():
 def test_any_number_of_tokens_crosses_process_borders(max_tokens):
     params = SamplingParams(max_tokens=max_tokens, min_tokens=5)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_a_cache_hint_takes_seconds_or_true():
+    assert CacheHint(pin=True).pin == LONGEST_HINT
+    assert CacheHint(pin=False) == CacheHint() == CacheHint(pin=None)
+    assert CacheHint(ttl_s=0.5).ttl_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("hint", "says"),
+    [
+        ({"pin": 0}, "cache_hint.pin"),
+        ({"pin": -1.0}, "cache_hint.pin"),
+        ({"pin": float("inf")}, "cache_hint.pin"),
+        ({"pin": "1"}, "cache_hint.pin"),
+        ({"ttl_s": 0}, "cache_hint.ttl_s"),
+        ({"ttl_s": True}, "cache_hint.ttl_s"),
+        ({"ttl_s": LONGEST_HINT * 2}, "cache_hint.ttl_s"),
+        ({"pin": 5, "ttl_s": 5}, "not both"),
+    ],
+)
+def test_a_wrong_cache_hint_is_refused_by_name(hint, says):
+    with pytest.raises(RequestError, match=says):
+        CacheHint(**hint)

@@ -61,6 +61,12 @@ class EchoEngine:
                 del self.live[request_id]
         return deltas
 
+    def next_chore(self, now):
+        return None
+
+    def settle(self, clock, most_s):
+        pass
+
     def inspect(self, request_id, steps, now):
         return [], []
 

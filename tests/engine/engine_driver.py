@@ -11,9 +11,9 @@ from headrace.engine.null_executor import NullExecutor, expected_tokens
 VOCAB = 50
 
 
-def capacity(*, slots=4, block_size=4, blocks=200, windows=(None,), max_model_len=64, vocab_size=VOCAB):
+def capacity(*, slots=4, block_size=4, blocks=200, windows=(None,), max_model_len=64, vocab_size=VOCAB, tiers=None):
     counts = (blocks,) * len(windows) if isinstance(blocks, int) else blocks
-    return Capacity(slots, block_size, counts, windows, max_model_len, vocab_size)
+    return Capacity(slots, block_size, counts, windows, max_model_len, vocab_size, tiers)
 
 
 def make_engine(has=None, *, faults=None, **settings):

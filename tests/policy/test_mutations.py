@@ -90,9 +90,9 @@ def namespaces_are_forgotten(patch):
 
 
 def a_blocked_request_is_never_woken(patch):
-    def released(self, slot, hint):
+    def released(self, slot, hint, **named):
         version = self.version
-        release(self, slot, hint)
+        release(self, slot, hint, **named)
         self.version = version
 
     release = BlockManager.release
@@ -102,9 +102,9 @@ def a_blocked_request_is_never_woken(patch):
 def tokens_under_way_enter_the_tree(patch):
     leave = Roster._leave
 
-    def left(self, sequence, *, keep, hint=None):
+    def left(self, sequence, *, keep, **named):
         self.slots.done[sequence.slot] = self.slots.computed[sequence.slot]
-        leave(self, sequence, keep=keep, hint=hint)
+        leave(self, sequence, keep=keep, **named)
 
     patch.setattr(Roster, "_leave", left)
 
@@ -156,7 +156,7 @@ def a_block_is_shared_in_part_without_a_copy(patch):
 def a_copy_is_made_from_the_wrong_block(patch):
     def copied(self):
         made = take_copies(self)
-        return BlockCopies(made.group, np.maximum(made.source - 1, 0), made.destination)
+        return BlockCopies(made.kind, made.group, np.maximum(made.source - 1, 0), made.destination)
 
     take_copies = BlockManager.take_copies
     patch.setattr(BlockManager, "take_copies", copied)
@@ -173,11 +173,11 @@ def a_step_takes_more_than_its_budget(patch):
 def a_failed_request_leaves_its_blocks_in_the_tree(patch):
     leave = Roster._leave
 
-    def left(self, sequence, *, keep, hint=None):
+    def left(self, sequence, *, keep, **named):
         if not keep:
             done = self.slots.computed[sequence.slot]
             self.blocks.remember(sequence.slot, self.slots.tokens[sequence.slot, :done], ending=True)
-        leave(self, sequence, keep=keep, hint=hint)
+        leave(self, sequence, keep=keep, **named)
 
     patch.setattr(Roster, "_leave", left)
 

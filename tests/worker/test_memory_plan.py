@@ -106,3 +106,21 @@ def test_impossible_settings_are_refused_by_name(settings, field):
 def test_a_model_too_large_for_the_machine_is_the_machines_fault():
     with pytest.raises(MachineError, match="smaller or more quantized"):
         plan(weights=9 * GIB)
+
+
+def test_memory_below_the_cache_is_divided_like_the_cache_and_leaves_it_room():
+    granted = plan((FULL, WINDOW), kv_offloading_size=1.0, max_num_seqs=4)
+    below = [n * size for n, size in zip(granted.host_blocks, granted.block_bytes, strict=True)]
+    assert GIB - sum(granted.block_bytes) <= sum(below) <= GIB
+    assert granted.host_blocks[0] * granted.num_blocks[1] == pytest.approx(
+        granted.host_blocks[1] * granted.num_blocks[0], rel=0.05
+    )
+    used = granted.weight_bytes + granted.activation_bytes + granted.kv_bytes + sum(below) + RESERVE_BYTES
+    assert used <= granted.available_bytes
+    assert plan().host_blocks == ()
+
+
+@pytest.mark.parametrize("size", [8.0, 1e-6])
+def test_memory_below_the_cache_must_fit_and_hold_a_block(size):
+    with pytest.raises(ConfigError, match="kv_offloading_size"):
+        plan(kv_offloading_size=size)

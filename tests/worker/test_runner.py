@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny_models import VOCAB, tiny_program
 
-from headrace.core.batch import Batch, BlockCopies, BlockEdits, SlotJoin
+from headrace.core.batch import Batch, BlockCopies, BlockEdits, CopyKind, SlotJoin
 from headrace.core.request import SamplingParams
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import reference_device
@@ -193,7 +193,7 @@ def test_copied_blocks_hold_the_same_keys_and_values():
             logit_top=ints(-1),
             joins=(join(1, [*prompt, 3]),),
             edits=both,
-            copies=BlockCopies(ints(0), ints(2), ints(11)),
+            copies=BlockCopies(ints(CopyKind.DEVICE), ints(0), ints(2), ints(11)),
         )
     )
     assert run.collect().tokens[0] == alone(PROGRAM, [*prompt, 3])[1]

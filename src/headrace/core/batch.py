@@ -7,12 +7,14 @@ begun before the previous one has named its samples. All index arrays are int32,
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.disk import DiskTransfer
 from headrace.core.request import SamplingParams
 
 IntArray = npt.NDArray[np.int32]
@@ -60,11 +62,20 @@ class TokenMasks:
     bits: WordArray
 
 
+class CopyKind(enum.IntEnum):
+    """From where to where a block is copied: inside the device, to the host's memory, or from there."""
+
+    DEVICE = 0
+    DOWN = 1
+    UP = 2
+
+
 @dataclass(frozen=True, slots=True)
 class BlockCopies:
-    """Whole blocks to copy, one after the other in this order: block source[i] of a group to destination[i]. A later
-    copy may read or write what an earlier one wrote or read."""
+    """Whole blocks to copy, one after the other in this order: block source[i] of a group to destination[i], each in
+    the tier that kind[i] (a CopyKind) says. A later copy may read or write what an earlier one wrote or read."""
 
+    kind: IntArray = field(default_factory=lambda: EMPTY)
     group: IntArray = field(default_factory=lambda: EMPTY)
     source: IntArray = field(default_factory=lambda: EMPTY)
     destination: IntArray = field(default_factory=lambda: EMPTY)
@@ -90,7 +101,7 @@ class Batch:
     log-probabilities). logit_top[j] is how many likeliest tokens to report, or -1 for no log-probability.
     drafts are taken for known tokens; where they differ from what is sampled in their place, what was computed after
     them means nothing.
-    Leaves are applied first, then joins, then edits, then copies, then the step runs.
+    Leaves are applied first, then joins, then edits, then copies; then disk transfers are begun and the step runs.
 
     steps above 1: it stands for so many steps, each of one token for every entry; starts, counts and logit_position are
     the first one's and rise by one from step to step. Made only for a device whose horizon() allows it, of entries
@@ -109,12 +120,17 @@ class Batch:
     joins: tuple[SlotJoin, ...] = ()
     edits: BlockEdits = field(default_factory=BlockEdits)
     copies: BlockCopies = field(default_factory=BlockCopies)
+    transfers: tuple[DiskTransfer, ...] = ()
     steps: int = 1
     drafts: DraftTokens | None = None
 
     @property
     def num_tokens(self) -> int:
         return int(self.counts.sum()) * self.steps
+
+    def without_changes(self) -> Batch:
+        """The same to compute, with nothing to apply before it."""
+        return replace(self, leaves=(), joins=(), edits=BlockEdits(), copies=BlockCopies(), transfers=())
 
     def one_by_one(self) -> Iterator[Batch]:
         """The single steps that this batch stands for, in order; what is to be applied comes with the first."""
@@ -128,7 +144,7 @@ class Batch:
                 logit_position=self.logit_position + np.int32(later),
                 steps=1,
             )
-            yield one if later == 0 else replace(one, leaves=(), joins=(), edits=BlockEdits(), copies=BlockCopies())
+            yield one if later == 0 else one.without_changes()
 
 
 @dataclass(frozen=True, slots=True)

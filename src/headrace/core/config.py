@@ -95,6 +95,11 @@ class Config:
     kv_cache_memory_bytes: int | None = _field(None, "Bytes for the KV cache. Default: from the machine's memory.")
     num_kv_blocks: int | None = _field(None, "Blocks in the KV cache, instead of kv_cache_memory_bytes.")
     kv_cache_dtype: str = _field("auto", f"Type of cached keys and values: auto (bf16), {', '.join(KV_DTYPES)}.")
+    kv_offloading_size: float | None = _field(
+        None, "GiB of memory below the KV cache, for blocks that leave it. Default: none."
+    )
+    kv_offloading_dir: str | None = _field(None, "Folder for blocks that leave that memory; it outlives restarts.")
+    kv_offloading_dir_size: float = _field(10.0, "GiB that blocks in kv_offloading_dir may take.")
     quantization: str = _field(
         "auto", "auto: weights as stored. int8, int4: those stored as floats quantized. none: all computed in float32."
     )
@@ -122,7 +127,7 @@ class Config:
             _at_least("max_model_len", self.max_model_len, 1)
         for name in ("max_num_seqs", "max_num_batched_tokens", "pipeline_depth", "max_body_bytes"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("target_itl_ms", "priority_aging_s"):
+        for name in ("target_itl_ms", "priority_aging_s", "kv_offloading_size", "kv_offloading_dir_size"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name} must be above 0, got {shown(value)}", field=name)
@@ -177,6 +182,16 @@ class Config:
         _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_DTYPES))
         _one_of("quantization", self.quantization, QUANTIZATIONS)
         _one_of("isa", self.isa, ("auto", "portable", "avx2", "avx512"))
+        if self.kv_offloading_size is not None and not self.enable_prefix_caching:
+            raise ConfigError(
+                "kv_offloading_size needs enable_prefix_caching: what leaves the KV cache is found by its prefix",
+                field="kv_offloading_size",
+            )
+        if self.kv_offloading_dir is not None and self.kv_offloading_size is None:
+            raise ConfigError(
+                "kv_offloading_dir needs kv_offloading_size: blocks reach the disk by way of that memory",
+                field="kv_offloading_dir",
+            )
         if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
             raise ConfigError(
                 "kv_cache_memory_bytes and num_kv_blocks both set the size of the KV cache: give one of them",
@@ -222,7 +237,7 @@ class Config:
             if name == "cpu_offload_gb":
                 raise ConfigError(
                     "cpu_offload_gb is not supported: it means weights in some engines and KV cache in others. "
-                    "For KV cache in host memory the setting is kv_offloading_size (not available in this version)",
+                    "For KV cache in host memory the setting is kv_offloading_size",
                     field=name,
                 )
             if name not in known:

@@ -258,7 +258,11 @@ class CacheHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("pin", "ttl_s"):
             if getattr(self, name) is not None:
                 allowed = f"above 0 and at most {LONGEST_HINT:.0f} seconds"
-                _number(f"cache_hint.{name}", getattr(self, name), 0, LONGEST_HINT, allowed, low_open=True)
+                try:
+                    _number(f"cache_hint.{name}", getattr(self, name), 0, LONGEST_HINT, allowed, low_open=True)
+                except RequestError as error:
+                    error.param = "cache_hint"
+                    raise
         if self.pin is not None and self.ttl_s is not None:
             raise RequestError("cache_hint takes pin or ttl_s, not both", param="cache_hint")
 

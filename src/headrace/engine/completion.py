@@ -15,6 +15,7 @@ from headrace.core.errors import RequestError
 from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import (
     SEED_LIMIT,
+    CacheHint,
     ErrorCode,
     FinishReason,
     OutputDelta,
@@ -52,6 +53,7 @@ def build_requests(
     seeds: SeedSource,
     *,
     cache_salt: str = "",
+    cache_hint: CacheHint | None = None,
     priority: int = DEFAULT_PRIORITY,
     tenant: str = "",
 ) -> list[Request]:
@@ -80,6 +82,7 @@ def build_requests(
             choice=choice,
             eos_ids=eos_ids,
             cache_salt=cache_salt,
+            cache_hint=cache_hint,
             priority=priority,
             tenant=tenant,
         )

@@ -14,7 +14,7 @@ from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import ErrorCode, OutputDelta, Request
-from headrace.engine.executor import Executor
+from headrace.engine.executor import Capacity, Disk, Executor
 from headrace.engine.journal import Journal
 from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
@@ -32,10 +32,13 @@ from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import DraftCounters, Drafter, Speculation
 from headrace.policy.step_ring import StepRecord
+from headrace.policy.tiers import Tiers
 from headrace.policy.waiting_time import WaitingTime
 
 log = logging.getLogger(__name__)
 
+_DISK_WAIT_S = 0.01
+"""How long to wait for the disk at once when nothing can be computed."""
 _STEP_FAILED = "the engine failed while it computed this request; other requests are not affected"
 
 
@@ -53,6 +56,8 @@ class Engine:
         prior: Prior | None = None,
         limits: Limits | None = None,
         drafter: Drafter | None = None,
+        disk: Disk | None = None,
+        fingerprint: str = "",
     ) -> None:
         has = executor.capacity
         self._executor = executor
@@ -65,7 +70,10 @@ class Engine:
             windows=has.windows,
             reach=config.max_num_batched_tokens * config.pipeline_depth,
             caching=config.enable_prefix_caching,
+            fingerprint=fingerprint,
+            tiers=self._tiers(has, disk) if config.enable_prefix_caching else None,
         )
+        self._disk = disk
         self._slots = Slots(has.num_slots, has.max_model_len)
         limits = limits or Limits()
         self._queue = FairQueue(
@@ -105,6 +113,10 @@ class Engine:
         self._begun: deque[tuple[StepWork | None, float, StepRecord | None]] = deque()
         self._collected = self._now = float("-inf")
 
+    @staticmethod
+    def _tiers(has: Capacity, disk: Disk | None) -> Tiers | None:
+        return None if has.tiers is None else Tiers(has.tiers, () if disk is None else disk.stored())
+
     def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
         """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later (not if
         it is replayed: then it was taken before)."""
@@ -141,6 +153,7 @@ class Engine:
         for request_id, message in self._admission.late(now):
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
         self._blocks.clock(now)
+        self._take_results(0.0)
         preempted = self._scheduler.counters.preemptions
         batch = self._scheduler.advance(self._horizon(), now)
         self._follow(now)
@@ -170,6 +183,8 @@ class Engine:
             else:
                 self._observe(clock())
                 ready += self._scheduler.update(output)
+        else:
+            self._take_results(_DISK_WAIT_S)
         self._follow(clock())
         return ready
 
@@ -179,6 +194,23 @@ class Engine:
         except OverloadedError as error:
             self._refused[error.code or ""] += 1
             raise
+
+    def next_chore(self, now: float) -> float | None:
+        """Seconds until something is to be moved between tiers by a step though no request asks for one; None where
+        there is nothing."""
+        return self._blocks.next_chore(now)
+
+    def settle(self, clock: Callable[[], float], most_s: float) -> None:
+        """Bring what is cached down to where it outlives this engine, for so many seconds at most."""
+        self._blocks.lower_at_once()
+        end = clock() + most_s
+        while self._blocks.next_chore(clock()) is not None and clock() < end:
+            self._ready += self.step(clock)
+
+    def _take_results(self, wait_s: float) -> None:
+        """Take in what the disk has done; waits so long if anything is under way."""
+        if self._disk is not None and self._blocks.tiers is not None and self._blocks.tiers.busy:
+            self._scheduler.take_results(self._disk.results(wait_s))
 
     def _follow(self, now: float) -> None:
         """Let those know who keep account of requests."""
@@ -195,7 +227,7 @@ class Engine:
         seconds = max(0.0, now - max(begun, self._collected))
         if record is not None:
             record.took_ms = 1e3 * seconds
-        if work is not None:
+        if work is not None and work.tokens:
             self.latency.observe(work, seconds)
             if self._speculation is not None:
                 self._speculation.cost.observe(work, seconds)

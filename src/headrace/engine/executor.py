@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.core.batch import Batch, BatchOutput
+from headrace.core.disk import DiskResult, StoredBlock, TierSizes
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What a device holds. num_blocks has one number per KV group; windows likewise (None: full attention).
-    max_model_len bounds prompt + output."""
+    max_model_len bounds prompt + output. tiers: what is below the device, if anything."""
 
     num_slots: int
     block_size: int
@@ -22,6 +23,7 @@ class Capacity:
     windows: tuple[int | None, ...]
     max_model_len: int
     vocab_size: int
+    tiers: TierSizes | None = None
 
 
 class Executor(Protocol):
@@ -37,3 +39,13 @@ class Executor(Protocol):
 
     def horizon(self) -> int:
         """How many identical decode steps may be taken as one: 1 for a device that really computes."""
+
+
+class Disk(Protocol):
+    """The answering side of a disk, whose transfers come with the batches of an executor."""
+
+    def stored(self) -> list[StoredBlock]:
+        """What it held when it was opened, least recently used first."""
+
+    def results(self, wait_s: float) -> list[DiskResult]:
+        """What it has done since the last call; waits so long for the first result if there is none."""

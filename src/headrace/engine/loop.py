@@ -6,6 +6,7 @@ malformed, end the engine.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socket as sockets
 import time
@@ -42,6 +43,8 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 
 _MESSAGES_PER_STEP = 256
+_SETTLE_S = 5.0
+"""Most seconds that what is cached may take to reach the disk at the end."""
 _PUBLISH_SECONDS = 0.1
 """Stats go out at most this often while there is work."""
 
@@ -84,10 +87,14 @@ class EngineLoop:
                 if self._engine.has_work:
                     self._step()
                 elif self._draining:
+                    self._engine.settle(self._clock, _SETTLE_S)
                     break
+                elif (wait := self._engine.next_chore(self._clock())) is None:
+                    self._sleep()
+                elif wait > 0:
+                    self._sleep(wait)
                 else:
-                    self._poller.poll()
-                    self._empty_wake()
+                    self._step()
         finally:
             self._heartbeat.close()
             self._socket.close(linger=1000)
@@ -107,6 +114,11 @@ class EngineLoop:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in signals:
             signal.signal(number, lambda *_: self.stop())
+
+    def _sleep(self, seconds: float | None = None) -> None:
+        """Until a message or a signal comes, or so long."""
+        self._poller.poll(None if seconds is None else math.ceil(1000 * seconds))
+        self._empty_wake()
 
     def _empty_wake(self) -> None:
         try:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import Batch, BatchOutput, DraftTokens, IntArray, SlotJoin
+from headrace.core.batch import Batch, BatchOutput, CopyKind, DraftTokens, IntArray, SlotJoin
 from headrace.core.request import Request
 from headrace.engine.executor import Capacity
+from headrace.engine.null_disk import NullDisk
 from headrace.policy.latency import Prior, StepWork
 
 _MASK = 2**64 - 1
@@ -35,10 +36,17 @@ class Faults:
 
 class NullExecutor:
     """pace: seconds that a step takes. time: what all steps took so far. longest: most steps that may be taken as one,
-    all of them begun before `until`, which is when something is to happen."""
+    all of them begun before `until`, which is when something is to happen. disk: below the host's memory, if anything
+    is; it has a place in the capacity's tiers."""
 
     def __init__(
-        self, capacity: Capacity, faults: Faults | None = None, *, pace: Prior | None = None, longest: int = 1
+        self,
+        capacity: Capacity,
+        faults: Faults | None = None,
+        *,
+        pace: Prior | None = None,
+        longest: int = 1,
+        disk: NullDisk | None = None,
     ) -> None:
         self.time = 0.0
         self.until = float("inf")
@@ -50,6 +58,9 @@ class NullExecutor:
         width = -(-capacity.max_model_len // capacity.block_size)
         shapes = [(blocks, capacity.block_size) for blocks in capacity.num_blocks]
         self._cells: list[npt.NDArray[np.uint64]] = [np.zeros(shape, np.uint64) for shape in shapes]
+        below = capacity.tiers.host_blocks if capacity.tiers is not None else ()
+        self._host: list[npt.NDArray[np.uint64]] = [np.zeros((n, capacity.block_size), np.uint64) for n in below]
+        self._disk = disk
         self._tables = [np.zeros((capacity.num_slots, width), np.int32) for _ in capacity.num_blocks]
         self._joins: dict[int, SlotJoin] = {}
         self._tokens: dict[int, list[int]] = {}
@@ -127,8 +138,14 @@ class NullExecutor:
         for slot, group, index, block in zip(edits.slot, edits.group, edits.index, edits.block, strict=True):
             self._tables[group][slot, index] = block
         copies = batch.copies
-        for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
-            self._cells[group][destination] = self._cells[group][source]
+        for kind, group, source, destination in zip(
+            copies.kind, copies.group, copies.source, copies.destination, strict=True
+        ):
+            origin = self._host if kind == CopyKind.UP else self._cells
+            target = self._host if kind == CopyKind.DOWN else self._cells
+            target[group][destination] = origin[group][source]
+        if self._disk is not None:
+            self._disk.begin(batch.transfers, self._host)
 
     def _write_drafts(self, drafts: DraftTokens) -> None:
         columns = drafts.slot.tolist(), drafts.position.tolist(), drafts.token.tolist()

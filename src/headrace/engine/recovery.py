@@ -11,7 +11,7 @@ import logging
 
 import numpy as np
 
-from headrace.core.batch import Batch, BatchOutput, BlockCopies, BlockEdits, BoolArray, DraftTokens, IntArray
+from headrace.core.batch import Batch, BatchOutput, BoolArray, DraftTokens, IntArray
 from headrace.core.errors import EngineError
 from headrace.engine.executor import Executor
 
@@ -66,7 +66,7 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
     place = np.full(len(batch.slots), -1, np.int32)
     place[entries] = np.arange(len(entries))
     return dataclasses.replace(
-        batch,
+        batch.without_changes(),
         slots=batch.slots[entries],
         starts=batch.starts[entries],
         counts=batch.counts[entries],
@@ -75,10 +75,6 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
         logit_sample=batch.logit_sample[rows],
         logit_top=batch.logit_top[rows],
         drafts=None if batch.drafts is None else _drafts_of(batch.drafts, batch.slots[entries]),
-        leaves=(),
-        joins=(),
-        edits=BlockEdits(),
-        copies=BlockCopies(),
     )
 
 

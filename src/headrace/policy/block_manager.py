@@ -4,46 +4,40 @@ what is freed when. Owns the pools and the prefix cache; the device's tables fol
 Blocks of full groups are kept from first to last; blocks of a group with a window are freed once no position
 that may still be computed sees them. Equal blocks are kept once: when a block turns out to be cached already, the
 table is turned to the cached one (same prefix, same values, bit for bit) and the copy is freed. A block of which only
-the first tokens are wanted is copied, so that a hit is exact to the token.
+the first tokens are wanted is copied, so that a hit is exact to the token. What gives way goes to lower tiers, if there
+are any (tiers.py), and comes back from there.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from headrace.core.batch import EMPTY, BlockCopies, BlockEdits, IntArray
+from headrace.core.batch import EMPTY, BlockCopies, BlockEdits, CopyKind, IntArray
+from headrace.core.disk import DiskResult, DiskTransfer
 from headrace.core.request import CacheHint
 from headrace.policy.block_pool import BlockPool
-from headrace.policy.cache_report import CacheReport, Miss
+from headrace.policy.cache_report import CacheReport
 from headrace.policy.eviction import EXPIRED
-from headrace.policy.radix_cache import ABSENT, Inserted, Match, Node, RadixCache
+from headrace.policy.hits import Hit, Hits
+from headrace.policy.radix_cache import ABSENT, Inserted, Node, RadixCache
 from headrace.policy.slots import Slots
+from headrace.policy.tiers import ON_DISK, Tiers
 
 PINNED_SHARE = 0.25
 """Most of a pool that pins may keep."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A usable prefix. tokens: its length; blocks int32 [groups, n]: its whole blocks, ABSENT where no later position
-    sees them; part int32 [groups]: the blocks whose first tokens end it, to be copied, if tokens is not a multiple
-    of the block size. awaits: the slot that computes the block after it right now, or -1; awaited: the positions that
-    both begin with, so worth waiting for."""
-
-    tokens: int
-    blocks: IntArray
-    part: IntArray | None
-    match: Match | None
-    awaits: int = -1
-    awaited: int = 0
+MOST_LOWERED = 8
+"""Idle blocks that one step copies down."""
 
 
 class BlockManager:
     """block_size: tokens in a block. num_blocks, windows: one number per KV group (window None: full attention).
-    reach: most positions that may be under way at once, which a window must span besides itself."""
+    reach: most positions that may be under way at once, which a window must span besides itself. fingerprint: of the
+    numbers in the blocks. tiers: what lies below the device, if anything does; it needs caching."""
 
     def __init__(
         self,
@@ -55,16 +49,22 @@ class BlockManager:
         windows: tuple[int | None, ...],
         reach: int,
         caching: bool,
+        fingerprint: str = "",
+        tiers: Tiers | None = None,
     ) -> None:
         self.block_size = block_size
         self.windows = windows
         self.pools = [BlockPool(n, int(n * PINNED_SHARE)) for n in num_blocks]
-        self.cache = RadixCache(block_size, num_blocks, most_lost=sum(num_blocks)) if caching else None
+        self.tiers = tiers
+        self.cache: RadixCache | None = None
+        self._hits: Hits | None = None
+        if caching:
+            self.cache = RadixCache(block_size, num_blocks, sum(num_blocks), fingerprint)
+            self._hits = Hits(self.cache, block_size, windows, tiers)
         # Most blocks that any sequence holds at once, where a window bounds them.
         self._most_at_once = [None if w is None else -(-(w - 1 + reach) // block_size) + 1 for w in windows]
         width = -(-max_model_len // block_size)
         groups = len(num_blocks)
-        self._no_blocks: IntArray = np.empty((groups, 0), np.int32)
         self._tables = np.full((groups, num_slots, width), ABSENT, np.int32)
         # Positions below _capacity[slot] have a block in every group; blocks below index _first[g, slot] were freed
         # again.
@@ -81,7 +81,10 @@ class BlockManager:
         self._unpin_at: list[float] = []
         self._expire_at: list[tuple[float, int, int, IntArray]] = []
         self._edits: list[tuple[IntArray, int, IntArray, IntArray, IntArray]] = []
-        self._copies: list[tuple[int, int, int]] = []
+        self._copies: list[tuple[int, int, int, int]] = []
+        # (when, group, blocks, their tick): idle since then, to be copied down.
+        self._idle_s = 0.0 if tiers is None else tiers.sizes.idle_s
+        self._idle: deque[tuple[float, int, IntArray, int]] = deque()
         self.windowed = [g for g, window in enumerate(windows) if window is not None]
 
     @property
@@ -107,7 +110,7 @@ class BlockManager:
         return bool(self._unpin_at or self._expire_at)
 
     def clock(self, now: float) -> None:
-        """It is `now` (seconds): end what was pinned or had time to live until then."""
+        """It is `now` (seconds): end what was pinned or had time to live until then, copy down what has been idle."""
         self._now = now
         while self._unpin_at and self._unpin_at[0] <= now:
             heapq.heappop(self._unpin_at)
@@ -116,94 +119,38 @@ class BlockManager:
         while self._expire_at and self._expire_at[0][0] <= now:
             _, tick, group, blocks = heapq.heappop(self._expire_at)
             self.pools[group].idle.move(blocks, tick, EXPIRED)
+        if self.tiers is not None and self._idle:
+            self._lower_idle(self.tiers, now)
 
     # Prefix hits
 
-    def lookup(self, salt: str, tokens: IntArray, most: int, running: Slots | None = None) -> Hit:
+    def lookup(self, salt: str, tokens: IntArray, most: int, running: Slots | None = None, *, disk: bool = True) -> Hit:
         """The longest cached prefix of tokens, of at most `most` tokens. Of requests that run now, what they have
-        computed counts, and what they are about to compute is worth waiting for."""
-        if self.cache is None:
-            return Hit(0, self._no_blocks, None, None)
+        computed counts, and what they are about to compute is worth waiting for. disk: whether what only the disk
+        has counts; it must be fetched before the hit is admitted."""
+        if self.cache is None or self._hits is None:
+            return Hit(0, np.empty((len(self.pools), 0), np.int32))
         data = tokens[:most].tobytes()
         match = self.cache.walk(salt, data)
-        awaits = awaited = -1
         while running is not None and match.end is not None and match.end.tips:
-            slot, known = self._ahead(match.end.tips, tokens[:most], match.blocks, running)
+            slot, known = self._hits.ahead(match.end.tips, tokens[:most], match.blocks, running)
             if known <= match.blocks:
                 break
             done = min(int(running.done[slot]) // self.block_size, known)
             if done <= match.blocks:
-                awaits, awaited = slot, known * self.block_size
-                break
+                hit = self._hits.of(match, salt, disk=disk)
+                return (
+                    hit
+                    if hit.tokens > known * self.block_size
+                    else replace(hit, awaits=slot, awaited=known * self.block_size)
+                )
             self.remember(slot, running.tokens[slot, : done * self.block_size])
             match = self.cache.walk(salt, data)
-        hit = self._usable(match)
-        return hit if awaits < 0 else replace(hit, awaits=awaits, awaited=awaited)
-
-    def _ahead(self, tips: set[int], tokens: IntArray, blocks: int, running: Slots) -> tuple[int, int]:
-        """Which of the running requests that have come as far as tokens' first `blocks` blocks knows most of what
-        comes next, and how many blocks it knows."""
-        start = blocks * self.block_size
-        best, most = -1, 0
-        if len(tokens) - start < self.block_size:
-            return best, most
-        here = np.fromiter(tips, np.intp, len(tips))
-        alike = running.tokens[here, start] == tokens[start]
-        for slot in here[alike].tolist():
-            stop = min(len(tokens), running.num_named(slot))
-            differ = np.flatnonzero(running.tokens[slot, start:stop] != tokens[start:stop])
-            known = (start + int(differ[0]) if len(differ) else stop) // self.block_size
-            if known > most:
-                best, most = slot, known
-        return best, most
-
-    def _usable(self, match: Match) -> Hit:
-        """Shorten a match to what the next position can read back: all blocks of groups without a window, and of
-        those with one only the blocks that it still sees."""
-        parts = [node.blocks[:, :count] for node, count in match.path]
-        # A copy: the tree's own arrays change as blocks are evicted.
-        blocks = np.concatenate(parts, axis=1) if parts else self._no_blocks
-        length = match.blocks
-        # gaps[g][n]: index of the last block before block n that group g lacks, or -1.
-        gaps: dict[int, IntArray] = {}
-        for group, window in enumerate(self.windows):
-            lacking = np.flatnonzero(blocks[group] == ABSENT)
-            if window is None:
-                length = min(length, int(lacking[0])) if len(lacking) else length
-            else:
-                gaps[group] = np.full(match.blocks + 1, -1, np.int32)
-                gaps[group][lacking + 1] = lacking
-                np.maximum.accumulate(gaps[group], out=gaps[group])
-        if length == match.blocks and match.tail is not None:
-            part = match.tail.blocks[:, match.tail_index].copy()
-            tokens = length * self.block_size + match.tail_tokens
-            if int(part.min()) != ABSENT and self._seen(gaps, length, tokens):
-                return Hit(tokens, blocks, part, match)
-        while length and not self._seen(gaps, length, length * self.block_size):
-            length -= 1
-        return Hit(length * self.block_size, blocks[:, :length], None, match)
-
-    def _seen(self, gaps: dict[int, IntArray], length: int, position: int) -> bool:
-        return all(gaps[group][length] < self._first_visible(group, position) for group in self.windowed)
+        return self._hits.of(match, salt, disk=disk)
 
     def report(self, salt: str, tokens: IntArray, most: int, hit: Hit) -> CacheReport:
         """Why a hit is what it is, for a request of which at most `most` tokens may come from the cache."""
-        at, match = hit.tokens, hit.match
-        if self.cache is None or match is None:
-            return CacheReport()
-        if at >= most:
-            return CacheReport(at, at=at, miss=Miss.NOTHING if most >= len(tokens) - 1 else Miss.SCORED)
-        known = match.blocks * self.block_size + match.tail_tokens
-        if known > at:
-            lost = next((node.lost for node, _ in reversed(match.path) if node.lost is not None), None)
-            when, whom = lost if lost is not None else (None, None)
-            return CacheReport(at, at=at, miss=Miss.EVICTED, evicted_at=when, evicted_for=whom)
-        others = self.cache.next_tokens(match)
-        if others:
-            return CacheReport(at, at=at, miss=Miss.DIVERGED, token=int(tokens[at]), others=others)
-        if at == 0 and self.cache.known_elsewhere(salt, tokens[: self.block_size].tobytes()):
-            return CacheReport(miss=Miss.NAMESPACE)
-        return CacheReport(at, at=at, miss=Miss.NEW)
+        return CacheReport() if self._hits is None else self._hits.report(salt, tokens, most, hit)
 
     def fits(
         self, hit: Hit, tokens: int, reserve: int, promised: list[int] | None = None, without: IntArray = EMPTY
@@ -212,6 +159,7 @@ class BlockManager:
         group g, the promised[g] blocks that others are still to take. without: slots whose blocks count as released."""
         for group, pool in enumerate(self.pools):
             shared = self._visible(hit, group)
+            shared = shared[shared != ABSENT]
             refs, available = pool.refs, pool.available
             if len(without):
                 spans = [slice(self._first[group, s], self._capacity[s] // self.block_size) for s in without.tolist()]
@@ -247,29 +195,112 @@ class BlockManager:
             first = whole - len(shared)
             self._first[group, slot] = first
             if len(shared):
+                index = _span(first, whole)
+                if hit.lower is not None:
+                    index, shared = index[shared != ABSENT], shared[shared != ABSENT]
                 pool.share(shared)
-                self._write(
-                    np.full(len(shared), slot, np.int32),
-                    group,
-                    _span(first, whole),
-                    shared,
-                    pool.epochs[shared],
-                )
+                self._write(np.full(len(shared), slot, np.int32), group, index, shared, pool.epochs[shared])
         if self.cache is None:
             return
-        tip = self.cache.root(salt)
+        tip, chain = self.cache.root(salt), 0
         if hit.match is not None and whole:
-            tip = self.cache.tip(hit.match, whole)
+            # What comes from below is entered anew.
+            chain = whole if hit.lower is None else int((hit.lower != ABSENT).any(axis=0).argmax())
+            tip = self.cache.tip(hit.match, chain) if chain else tip
         self.cache.enter(tip, slot)
         self._tip[slot] = tip
-        self._chain[slot] = whole
+        self._chain[slot] = chain
+        if hit.lower is not None and hit.match is not None:
+            self._raise(slot, hit.lower)
+            self._enter(slot, hit.match.data[: whole * 4 * self.block_size], whole, ending=False)
         if hit.part is not None:
             for pool, source in zip(self.pools, hit.part.tolist(), strict=True):
                 pool.touch(np.array([source], np.int32))
             grown = self.grow_one(slot, (whole + 1) * self.block_size)
             assert grown, "blocks that fit could not be taken"
             copies = self._tables[:, slot, whole].tolist()
-            self._copies += zip(range(len(self.pools)), hit.part.tolist(), copies, strict=True)
+            for group, (source, destination) in enumerate(zip(hit.part.tolist(), copies, strict=True)):
+                self._copies.append((CopyKind.DEVICE, group, source, destination))
+
+    # Lower tiers
+
+    def fetch(self, hit: Hit) -> int:
+        """Have the disk read what only it has of a hit. Returns the number of the last read that brings any of it;
+        0 if there is no room to read it into."""
+        last = 0
+        if self.tiers is None or hit.lower is None or self._hits is None:
+            return last
+        for group in range(len(self.pools)):
+            first = self._hits.first_visible(group, hit.tokens)
+            for index in np.flatnonzero(hit.lower[group, first:] == ON_DISK).tolist():
+                last = max(last, self.tiers.fetch(hit.names[first + index - hit.first_name], group))
+        return last
+
+    def prefetch(self, salt: str, tokens: IntArray, most: int) -> None:
+        """Have the disk read what it has of a request that will wait for a while."""
+        if self.tiers is not None and self.tiers.disk_bytes:
+            self.fetch(self.lookup(salt, tokens, most))
+
+    def take_results(self, results: Iterable[DiskResult]) -> None:
+        """Take in what the disk has done."""
+        if self.tiers is not None and self.tiers.arrived(results):
+            self.version += 1
+
+    def take_transfers(self) -> tuple[DiskTransfer, ...]:
+        """What the disk is to do once the copies up to now are made."""
+        return () if self.tiers is None else self.tiers.take_orders()
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether something is to be moved between tiers, be there a step or not."""
+        return self.tiers is not None and (bool(self._copies) or self.tiers.has_orders)
+
+    def next_chore(self, now: float) -> float | None:
+        """Seconds until something is to be moved that no request asks for; None if there is nothing."""
+        if self.tiers is None:
+            return None
+        if self.has_moves or self.tiers.busy:
+            return 0.0
+        return max(0.0, self._idle[0][0] + self._idle_s - now) if self._idle else None
+
+    def lower_at_once(self) -> None:
+        """Whatever is idle has been idle for long enough."""
+        self._idle_s = 0.0
+
+    def _raise(self, slot: int, lower: IntArray) -> None:
+        """Give a slot blocks for those of its prefix that the host has, and order the copies."""
+        assert self.tiers is not None
+        for group, pool in enumerate(self.pools):
+            first = int(self._first[group, slot])
+            index = first + np.flatnonzero(lower[group, first:] != ABSENT).astype(np.int32)
+            if not len(index):
+                continue
+            sources = lower[group, index]
+            self.tiers.hold(group, sources)
+            blocks = self._take(group, len(index), slot)
+            self._write(np.full(len(index), slot, np.int32), group, index, blocks, pool.epochs[blocks])
+            for source, destination in zip(sources.tolist(), blocks.tolist(), strict=True):
+                self._copies.append((CopyKind.UP, group, source, destination))
+            self.tiers.let_go(group, sources)
+
+    def _lower(self, tiers: Tiers, group: int, blocks: IntArray) -> None:
+        """Copy whole cached blocks down, as far as the host has room and not yet has them."""
+        assert self.cache is not None
+        for block in blocks.tolist():
+            name = self.cache.name_of(group, block)
+            if name is not None and (below := tiers.lower(name, group)) is not None:
+                self._copies.append((CopyKind.DOWN, group, block, below))
+
+    def _lower_idle(self, tiers: Tiers, now: float) -> None:
+        """Copy down some of what was not used for long enough; it stays on the device until its place is needed."""
+        room = MOST_LOWERED
+        while room and self._idle and self._idle[0][0] + self._idle_s <= now:
+            since, group, blocks, tick = self._idle.popleft()
+            blocks = self.pools[group].idle.unused_since(blocks, tick)
+            self._lower(tiers, group, blocks[:room])
+            if len(blocks) > room:
+                self._idle.appendleft((since, group, blocks[room:], tick))
+            room -= min(room, len(blocks))
 
     # Growth
 
@@ -334,24 +365,29 @@ class BlockManager:
         """Enter the blocks of a slot's computed tokens into the prefix cache. ending: the slot is about to be
         released, so its table need not be turned to blocks that were cached before, and what its last block holds
         is entered as well, even if it is not full."""
-        tip = self._tip[slot]
-        if self.cache is None or tip is None:
+        if self.cache is None or self._tip[slot] is None:
             return
-        known = int(self._chain[slot])
         full, rest = divmod(len(tokens), self.block_size)
-        if full > known:
-            data = tokens[known * self.block_size : full * self.block_size].tobytes()
-            done = self.cache.insert(tip, data, self._own(slot, known, full), slot)
-            self._tip[slot] = tip = done.tip
-            self._chain[slot] = full
-            self._settle(slot, done, ending)
+        if full > int(self._chain[slot]):
+            self._enter(slot, tokens[: full * self.block_size].tobytes(), full, ending=ending)
             self.version += 1
         if ending and rest:
-            own = self._tables[:, slot, full : full + 1].copy()
+            own, tip = self._tables[:, slot, full : full + 1].copy(), self._tip[slot]
+            assert tip is not None
             self._settle(slot, self.cache.insert_part(tip, tokens[full * self.block_size :].tobytes(), own), True)
 
-    def release(self, slot: int, hint: CacheHint | None = None) -> None:
-        """Take all blocks from a slot; cached ones stay until their place is needed, or as its hint asks."""
+    def _enter(self, slot: int, data: bytes, full: int, *, ending: bool) -> None:
+        """Enter a slot's first `full` blocks, from where its chain ends; data: their tokens from the start."""
+        tip, known = self._tip[slot], int(self._chain[slot])
+        assert self.cache is not None and tip is not None
+        done = self.cache.insert(tip, data[known * 4 * self.block_size :], self._own(slot, known, full), slot)
+        self._tip[slot] = done.tip
+        self._chain[slot] = full
+        self._settle(slot, done, ending)
+
+    def release(self, slot: int, hint: CacheHint | None = None, *, swap: bool = False) -> None:
+        """Take all blocks from a slot; cached ones stay until their place is needed, or as its hint asks. swap: those
+        that nobody else uses are copied down now and give way first."""
         self.version += 1
         last = int(self._capacity[slot]) // self.block_size
         for group, pool in enumerate(self.pools):
@@ -361,6 +397,12 @@ class BlockManager:
                 pool.pin(blocks[pool.cached[blocks]], until)
                 heapq.heappush(self._unpin_at, until)
             idle, tick = pool.release(blocks)
+            if len(idle) and self.tiers is not None:
+                if swap:
+                    self._lower(self.tiers, group, idle)
+                    pool.idle.move(idle, tick, EXPIRED)
+                else:
+                    self._idle.append((self._now, group, idle, tick))
             if hint is not None and hint.ttl_s is not None and len(idle):
                 heapq.heappush(self._expire_at, (self._now + hint.ttl_s, tick, group, idle))
             self._first[group, slot] = 0
@@ -393,7 +435,7 @@ class BlockManager:
         """The copies of blocks since the last call, in order."""
         if not self._copies:
             return _NO_COPIES
-        columns = np.ascontiguousarray(np.array(self._copies, np.int32).T)
+        columns = np.array(self._copies, np.int32).T.copy()
         self._copies = []
         return BlockCopies(*columns)
 
@@ -403,14 +445,10 @@ class BlockManager:
         most = self._most_at_once[group]
         return blocks if most is None else min(blocks, most)
 
-    def _first_visible(self, group: int, position: int) -> int:
-        """Index of the first block that a token at this position still sees in this group."""
-        window = self.windows[group]
-        return 0 if window is None else max(0, position - window + 1) // self.block_size
-
     def _visible(self, hit: Hit, group: int) -> IntArray:
         """The hit's whole blocks of this group that the next position sees."""
-        return hit.blocks[group, self._first_visible(group, hit.tokens) :]
+        first = 0 if self._hits is None else self._hits.first_visible(group, hit.tokens)
+        return hit.blocks[group, first:]
 
     def _own(self, slot: int, start: int, stop: int) -> IntArray:
         """A copy of a slot's blocks from index start on: int32 [groups, n], ABSENT behind a window."""
@@ -423,7 +461,10 @@ class BlockManager:
         pool = self.pools[group]
         if short := pool.shortage(count):
             assert self.cache is not None
-            self.cache.forget(group, pool.evict(short), self._now, self._request_ids[slot])
+            given = pool.evict(short)
+            if self.tiers is not None:
+                self._lower(self.tiers, group, given)
+            self.cache.forget(group, given, self._now, self._request_ids[slot])
         return pool.take(count)
 
     def _settle(self, slot: int, done: Inserted, ending: bool) -> None:

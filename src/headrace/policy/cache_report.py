@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
 
@@ -42,3 +43,7 @@ class CacheReport(msgspec.Struct, frozen=True):
     @property
     def cached_tokens(self) -> int:
         return self.device + self.host + self.disk
+
+    def because(self, miss: Miss, **why: Any) -> CacheReport:
+        """The same, with the reason why there is no more."""
+        return msgspec.structs.replace(self, miss=miss, **why)

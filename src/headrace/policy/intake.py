@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.batch import EMPTY, IntArray, SlotJoin
-from headrace.policy.block_manager import Hit
 from headrace.policy.budget import StepBudget
+from headrace.policy.hits import Hit
 from headrace.policy.preemption import Patience, yielding
 from headrace.policy.queue import MOST_PASSED
 from headrace.policy.roster import Roster
@@ -75,7 +75,8 @@ class Intake:
             if head is None or (better_than is not None and head.effective >= better_than):
                 all_tried = False
                 break
-            hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable, roster.slots)
+            salt, tokens = head.cache_salt, head.tokens
+            hit = roster.blocks.lookup(salt, tokens, head.cacheable, roster.slots, disk=not head.fetched)
             if hit.awaits >= 0 and roster.slots[hit.awaits].priority <= head.priority:
                 if len(roster.parking) >= len(roster.slots.sequences):
                     # More than could run once it is done.
@@ -83,6 +84,10 @@ class Intake:
                     break
                 queue.pop()
                 roster.park(head, hit)
+                continue
+            if hit.on_disk:
+                # Once it was, it makes do with what the host has by then.
+                roster.fetch(head, hit)
                 continue
             if budget.left > 0 and budget.offer(hit.tokens, head.needed - hit.tokens) == 0:
                 all_tried = False
@@ -101,7 +106,7 @@ class Intake:
                     budget.left += int(planned[slot])
                 gone += victims
                 self._promised = None
-                hit = roster.blocks.lookup(head.cache_salt, head.tokens, head.cacheable)
+                hit = roster.blocks.lookup(salt, tokens, head.cacheable, disk=False)
             joined.append(self._join(head, hit, budget))
             for one in passed:
                 one.passed += 1

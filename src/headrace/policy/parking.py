@@ -1,20 +1,21 @@
-"""Requests that could run but are better off waiting: another request computes their prefix right now. They stand
-beside the queue, so they hold up nobody behind them, and go back to their place in it as soon as what they wait
-for is done, or will not be.
+"""Requests that could run but are better off waiting: another request computes their prefix right now, or the disk
+brings it. They stand beside the queue, so they hold up nobody behind them, and go back to their place in it as soon
+as what they wait for is done, or will not be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.core.batch import IntArray
 from headrace.policy.sequence import Sequence
 
 
 class Parking:
-    """Keyed by the slot that is waited for."""
+    """Who waits for a slot is keyed by it; who waits for the disk stands with the number of the last read."""
 
     def __init__(self) -> None:
+        self._fetching: list[tuple[int, Sequence]] = []
         self._waiting: dict[int, list[tuple[int, Sequence]]] = {}
         self._size = 0
 
@@ -24,14 +25,34 @@ class Parking:
     def __iter__(self) -> Iterator[Sequence]:
         for waiting in self._waiting.values():
             yield from (sequence for _, sequence in waiting)
+        yield from (sequence for _, sequence in self._fetching)
 
     def park(self, sequence: Sequence, slot: int, position: int) -> None:
         """Until the first `position` positions of this slot are done, or it is left."""
         self._waiting.setdefault(slot, []).append((position, sequence))
         self._size += 1
 
+    def park_for_disk(self, sequence: Sequence, read: int) -> None:
+        """Until all reads up to this one have ended."""
+        self._fetching.append((read, sequence))
+        self._size += 1
+
+    def brought(self, ended: Callable[[int], bool]) -> list[Sequence]:
+        """Those for whom the disk has done what it could; ended(read): whether all reads up to it have. They are no
+        longer here."""
+        ready = [sequence for read, sequence in self._fetching if ended(read)]
+        if ready:
+            self._fetching = [entry for entry in self._fetching if not ended(entry[0])]
+            self._size -= len(ready)
+        return ready
+
     def remove(self, sequence: Sequence) -> bool:
         """Take one out before its time. False: it is not here."""
+        for entry in self._fetching:
+            if entry[1] is sequence:
+                self._fetching.remove(entry)
+                self._size -= 1
+                return True
         for slot, waiting in self._waiting.items():
             for entry in waiting:
                 if entry[1] is sequence:

@@ -16,6 +16,7 @@ from itertools import islice
 import numpy as np
 
 from headrace.core.batch import IntArray
+from headrace.policy.chain import links, namespace
 
 ABSENT = -1
 _MOST_SKIPPED = 32
@@ -25,11 +26,12 @@ _MOST_SKIPPED = 32
 class Node:
     """A run of blocks. key: its tokens (int32); blocks int32 [groups, n]: the block that holds them in each KV group,
     or ABSENT. first: its first block's index in the prefix. order: the keys of its children, sorted. tips: slots of
-    running requests whose chain ends here. lost: when its blocks were last evicted, and for whom.
+    running requests whose chain ends here. lost: when its blocks were last evicted, and for whom. names: of its blocks
+    (chain.py), as far as they were asked for.
 
     A key is whole blocks, or the part of one: then the node has neither children nor tips."""
 
-    __slots__ = ("blocks", "children", "first", "key", "lost", "order", "parent", "tips")
+    __slots__ = ("blocks", "children", "first", "key", "lost", "names", "order", "parent", "tips")
 
     def __init__(self, parent: Node | None, key: bytes, blocks: IntArray, first: int) -> None:
         self.parent = parent
@@ -41,6 +43,7 @@ class Node:
         self.order: list[bytes] = _NO_KEYS
         self.tips: set[int] | None = None
         self.lost: tuple[float, str] | None = None
+        self.names: list[bytes] = []
 
     @property
     def length(self) -> int:
@@ -52,9 +55,11 @@ _NO_KEYS: list[bytes] = []
 
 @dataclass(slots=True)
 class Match:
-    """How far a prompt is known. path: nodes in order, and how many blocks of each match; blocks: their sum. tail: the
-    node whose block number tail_index has the next tail_tokens tokens in common with the prompt, if any."""
+    """How far a prompt is known. data: its tokens (int32); path: nodes in order, and how many blocks of each match;
+    blocks: their sum. tail: the node whose block number tail_index has the next tail_tokens tokens in common with the
+    prompt, if any."""
 
+    data: bytes
     root: Node | None
     path: list[tuple[Node, int]]
     blocks: int = 0
@@ -83,12 +88,14 @@ class Inserted:
 
 
 class RadixCache:
-    """num_blocks: one number per KV group. most_lost: blocks whose tokens are remembered after eviction."""
+    """num_blocks: one number per KV group. most_lost: blocks whose tokens are remembered after eviction. fingerprint:
+    of the numbers in the blocks; it is part of their names."""
 
-    def __init__(self, block_size: int, num_blocks: tuple[int, ...], most_lost: int) -> None:
+    def __init__(self, block_size: int, num_blocks: tuple[int, ...], most_lost: int, fingerprint: str = "") -> None:
         self._width = 4 * block_size
         self._groups = len(num_blocks)
         self._most_lost = most_lost
+        self._fingerprint = fingerprint
         self.roots: dict[str, Node] = {}
         # Who has each block, and at which index of the prefix.
         self._owners = [np.full(n, None, object) for n in num_blocks]
@@ -111,7 +118,7 @@ class RadixCache:
     def walk(self, salt: str, data: bytes) -> Match:
         """Follow the tokens `data` (int32) as far as they are known, whether their blocks are there or not."""
         node = self.roots.get(salt)
-        match = Match(node, [])
+        match = Match(data, node, [])
         at, width = 0, self._width
         while node is not None:
             child = node.children.get(data[at : at + width]) if node.children else None
@@ -150,6 +157,40 @@ class RadixCache:
                     best, most = child, tokens
                     break
         return best, most
+
+    # Names
+
+    def names(self, node: Node) -> list[bytes]:
+        """The names of a node's whole blocks. A root has one: what all chains of its salt begin with."""
+        above: list[Node] = []
+        at: Node | None = node
+        while at is not None and len(at.names) < max(1, at.length):
+            above.append(at)
+            at = at.parent
+        for below in reversed(above):
+            if below.parent is None:
+                below.names = [namespace(self._fingerprint, below.key.decode())]
+            else:
+                have = below.names
+                before = have[-1] if have else below.parent.names[-1]
+                below.names = have + links(before, below.key[len(have) * self._width :], self._width)
+        return node.names
+
+    def name_of(self, group: int, block: int) -> bytes | None:
+        """The name of a cached block; None if it is not whole."""
+        node: Node = self._owners[group][block]
+        if len(node.key) < self._width:
+            return None
+        return self.names(node)[int(self._index[group][block]) - node.first]
+
+    def names_of(self, match: Match) -> list[bytes]:
+        """The names of the whole blocks of a match."""
+        return [name for node, count in match.path for name in self.names(node)[:count]]
+
+    def namespace(self, salt: str) -> bytes:
+        """What all chains of a salt begin with."""
+        root = self.roots.get(salt)
+        return namespace(self._fingerprint, salt) if root is None else self.names(root)[0]
 
     def next_tokens(self, match: Match, most: int = 4) -> tuple[int, ...]:
         """Tokens that follow the matched ones elsewhere: at most so many."""
@@ -254,6 +295,7 @@ class RadixCache:
         assert node.parent is not None
         upper = Node(node.parent, node.key[: count * self._width], node.blocks[:, :count].copy(), node.first)
         upper.lost = node.lost
+        upper.names, node.names = node.names[:count], node.names[count:]
         self._adopt(node.parent, upper)
         node.key = node.key[count * self._width :]
         node.blocks = node.blocks[:, count:].copy()
@@ -350,6 +392,7 @@ class RadixCache:
                 keep = int(present[-1]) + 1
                 if keep < node.length:
                     node.key, node.blocks = node.key[: keep * self._width], node.blocks[:, :keep].copy()
+                    node.names = node.names[:keep]
                 return
             self._remove(node)
             node = parent

@@ -10,7 +10,8 @@ import numpy as np
 
 from headrace.core.batch import SlotJoin
 from headrace.core.request import CacheHint, ErrorCode, FinishReason, OutputDelta, Request, RequestState
-from headrace.policy.block_manager import BlockManager, Hit
+from headrace.policy.block_manager import BlockManager
+from headrace.policy.hits import Hit
 from headrace.policy.moves import Move
 from headrace.policy.parking import Parking
 from headrace.policy.queue import MOST_PASSED, Queue
@@ -58,6 +59,7 @@ class Roster:
         # A tenant that comes new is placed beside the others by what they were given until now.
         self.settle()
         self.queue.push(sequence)
+        self.blocks.prefetch(sequence.cache_salt, sequence.tokens, sequence.cacheable)
         self._moves.append(Move(sequence, RequestState.WAITING))
         return None
 
@@ -89,6 +91,8 @@ class Roster:
             sequence.cached_tokens = hit.tokens
             self.counters.prompt_tokens += sequence.prompt_len
             self.counters.cached_tokens += min(hit.tokens, sequence.prompt_len)
+            self.counters.host_tokens += sequence.cache.host
+            self.counters.disk_tokens += sequence.cache.disk
         self.blocks.admit(slot, sequence.cache_salt, hit, sequence.request_id)
         self.behind.add(slot)
         self.scoring.join(sequence)
@@ -108,18 +112,31 @@ class Roster:
         sequence.awaited = self.slots[hit.awaits].request_id
         self.parking.park(sequence, hit.awaits, hit.awaited)
 
+    def fetch(self, sequence: Sequence, hit: Hit) -> bool:
+        """Let the queue's next wait until the disk has brought what only it has of its prefix. It does so once: False
+        if it did, or if there is no room for it."""
+        sequence.fetched = True
+        read = self.blocks.fetch(hit)
+        if read:
+            self.parking.park_for_disk(self.queue.pop(), read)
+        return bool(read)
+
     def unpark(self) -> None:
-        """Back to the queue with those whose prefix is done."""
-        for sequence in self.parking.arrived(self.slots.done):
+        """Back to the queue with those whose prefix is there."""
+        ready = self.parking.arrived(self.slots.done)
+        if self.blocks.tiers is not None:
+            ready += self.parking.brought(self.blocks.tiers.brought)
+        for sequence in ready:
             self.queue.push(sequence)
 
-    def preempt(self, sequence: Sequence, by: Sequence | None = None) -> None:
+    def preempt(self, sequence: Sequence, by: Sequence | None = None, *, swap: bool = False) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same. It had
-        its turn, so nobody behind it goes before it now."""
+        its turn, so nobody behind it goes before it now. swap: what it computed goes to the host at once, rather than
+        when its blocks are needed."""
         sequence.passed = MOST_PASSED
         sequence.preemptions += 1
         self.counters.preemptions += 1
-        self._leave(sequence, keep=True)
+        self._leave(sequence, keep=True, swap=swap)
         sequence.move(RequestState.PREEMPTED)
         self.queue.push(sequence)
         self._moves.append(Move(sequence, RequestState.PREEMPTED, by))
@@ -179,7 +196,7 @@ class Roster:
         if not self.parking.remove(sequence):
             self.queue.remove(sequence)
 
-    def _leave(self, sequence: Sequence, *, keep: bool, hint: CacheHint | None = None) -> None:
+    def _leave(self, sequence: Sequence, *, keep: bool, hint: CacheHint | None = None, swap: bool = False) -> None:
         """Give up slot and blocks. keep: computed tokens enter the prefix cache, and hint says how they fare there."""
         slot = sequence.slot
         sequence.tokens = self.slots.named(slot)
@@ -188,7 +205,7 @@ class Roster:
         if keep:
             done = int(self.slots.done[slot])
             self.blocks.remember(slot, self.slots.tokens[slot, :done], ending=True)
-        self.blocks.release(slot, hint)
+        self.blocks.release(slot, hint, swap=swap)
         self.slots.free(slot)
         self.behind.discard(slot)
         self.scoring.leave(slot)

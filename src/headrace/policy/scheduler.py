@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from headrace.core.batch import EMPTY, Batch, BatchOutput, BoolArray, IntArray, SlotJoin
+from headrace.core.disk import DiskResult
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import StepBudget, TimeTarget
@@ -111,6 +112,12 @@ class Scheduler:
             self._roster.unpark()
         return sent
 
+    def take_results(self, results: list[DiskResult]) -> None:
+        """Take in what the disk has done: those who waited for it are back in the queue."""
+        self.blocks.take_results(results)
+        if self._roster.parking:
+            self._roster.unpark()
+
     def alive(self, step: Step) -> BoolArray:
         """Which entries of a step under way still belong to the request that they were made for."""
         still: BoolArray = self.slots.serial.take(step.batch.slots) == step.serials
@@ -136,7 +143,10 @@ class Scheduler:
                 plan = self._go_on(plan, budget)
             plan = self._take_in(plan, budget, joins)
         self.crowded = budget.offer(0, 1) == 0
-        return self._begin(plan, tuple(joins), self._draft(plan, budget)) if len(plan.slots) else None
+        # What is to move between tiers does not wait for something to compute.
+        if not len(plan.slots) and not self.blocks.has_moves:
+            return None
+        return self._begin(plan, tuple(joins), self._draft(plan, budget))
 
     def advance(self, most: int, now: float = 0.0) -> Batch | None:
         """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, leaves
@@ -188,6 +198,7 @@ class Scheduler:
             leaves=self._roster.take_leaves(),
             edits=self.blocks.take_edits(),
             copies=self.blocks.take_copies(),
+            transfers=self.blocks.take_transfers(),
             steps=begun,
         )
         final = steady.left <= 0
@@ -298,12 +309,19 @@ class Scheduler:
             joins=joins,
             edits=self.blocks.take_edits(),
             copies=self.blocks.take_copies(),
+            transfers=self.blocks.take_transfers(),
             drafts=placed,
         )
         drafted = None if drafts is None else drafts.counts
         serials = state.serial.take(slots)
         self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted))
-        if everywhere and self._speculation is None and not self._roster.behind and len(slots) == self.num_running:
+        if (
+            len(slots)
+            and everywhere
+            and self._speculation is None
+            and not self._roster.behind
+            and len(slots) == self.num_running
+        ):
             # The second such step of the same requests in a row is taken as the first of many.
             if self._calm_order is slots:
                 self._steady = Steady(state, slots, ends, self.blocks.block_size)

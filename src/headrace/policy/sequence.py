@@ -22,6 +22,7 @@ class Sequence:
     own lists are not kept. limit: tokens, prompt and output, at which it ends. scored: prompt positions whose
     log-probabilities were handed out. cached_tokens: prefix hit of the first admission, -1 before it; cache says
     more of it. awaited: the last request whose computation of the same prefix it waited for.
+    fetched: whether it has waited for the disk.
 
     priority: its class; effective: the class it is served in, which ageing betters. account: where its tenant's tokens
     are counted (fairness.py), paid: positions that were paid for or came free. passed: how many requests from behind
@@ -48,6 +49,7 @@ class Sequence:
     preemptions: int = 0
     cache: CacheReport | None = None
     awaited: str | None = None
+    fetched: bool = False
     effective: int = 0
     account: int = NOWHERE
     paid: int = 0

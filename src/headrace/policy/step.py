@@ -32,10 +32,13 @@ class Step:
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start. finished is keyed by finish reason."""
+    """Totals since the start. host_tokens and disk_tokens are those of cached_tokens that came from there. finished is
+    keyed by finish reason."""
 
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
     generated_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)

@@ -144,6 +144,7 @@ def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> t
             service.limits,
             service.seeds,
             cache_salt=body.cache_salt or "",
+            cache_hint=body.cache_hint,
         )
     except RequestError as error:
         if error.param == "prompt":

@@ -87,6 +87,7 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
             service.limits,
             service.seeds,
             cache_salt=body.cache_salt or "",
+            cache_hint=body.cache_hint,
         )
         echo = None
         if body.echo:

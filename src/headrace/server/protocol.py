@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core.request import CacheHint
 from headrace.policy.request_log import RequestRecord
 from headrace.policy.step_ring import StepRecord
 
@@ -53,6 +54,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
+    cache_hint: CacheHint | None = None
     deadline_ms: int | None = None
     priority: int | str | None = None
     service_tier: str | None = None

@@ -1,4 +1,5 @@
-"""KVCache owns the memory of cached keys and values: one pool of blocks per KV group. Pages are the system's to
+"""KVCache owns the memory of cached keys and values: one pool of blocks per KV group, and one more below it in the
+host's memory where tiers are wanted. Pages are the system's to
 give on first touch, so a pool costs what was used of it; huge pages are asked for, since attention walks it all.
 """
 
@@ -10,7 +11,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import BlockCopies
+from headrace.core.batch import BlockCopies, CopyKind
 from headrace.core.errors import MachineError
 from headrace.core.kv_layout import KVLayout
 
@@ -18,20 +19,26 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class KVCache:
-    """pools[g]: uint8 [num_blocks[g] * block_bytes of group g], page-aligned."""
+    """pools[g]: uint8 [num_blocks[g] * block_bytes of group g], page-aligned. host[g]: uint8 [host_blocks[g],
+    block_bytes]; empty without tiers."""
 
-    def __init__(self, layouts: tuple[KVLayout, ...], num_blocks: tuple[int, ...]) -> None:
-        sizes = [n * layout.block_bytes for n, layout in zip(num_blocks, layouts, strict=True)]
-        self.pools: list[Bytes] = [_pages(size) for size in sizes]
-        self._blocks = [
-            pool.reshape(n, layout.block_bytes) for pool, n, layout in zip(self.pools, num_blocks, layouts, strict=True)
+    def __init__(
+        self, layouts: tuple[KVLayout, ...], num_blocks: tuple[int, ...], host_blocks: tuple[int, ...] = ()
+    ) -> None:
+        sizes = [layout.block_bytes for layout in layouts]
+        self.pools: list[Bytes] = [_pages(n * size) for n, size in zip(num_blocks, sizes, strict=True)]
+        self.host: list[Bytes] = [
+            _pages(n * size).reshape(n, size) for n, size in zip(host_blocks, sizes, strict=bool(host_blocks))
         ]
+        self._blocks = [pool.reshape(-1, size) for pool, size in zip(self.pools, sizes, strict=True)]
 
     def copy(self, copies: BlockCopies) -> None:
         """Copy whole blocks, in order."""
-        columns = (copies.group.tolist(), copies.source.tolist(), copies.destination.tolist())
-        for group, source, destination in zip(*columns, strict=True):
-            self._blocks[group][destination] = self._blocks[group][source]
+        columns = (copies.kind, copies.group, copies.source, copies.destination)
+        for kind, group, source, destination in zip(*(column.tolist() for column in columns), strict=True):
+            origin = self.host if kind == CopyKind.UP else self._blocks
+            target = self.host if kind == CopyKind.DOWN else self._blocks
+            target[group][destination] = origin[group][source]
 
 
 def _pages(size: int) -> Bytes:

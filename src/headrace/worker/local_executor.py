@@ -10,11 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from headrace.core.batch import Batch, BatchOutput
 from headrace.engine.executor import Capacity
+from headrace.worker.disk_blocks import DiskBlocks
 from headrace.worker.runner import Runner
 
 
 class LocalExecutor:
-    def __init__(self, runner: Runner, capacity: Capacity, depth: int = 1) -> None:
+    """disk: the lowest of its tiers, if it has one."""
+
+    def __init__(self, runner: Runner, capacity: Capacity, depth: int = 1, *, disk: DiskBlocks | None = None) -> None:
+        self.disk = disk
         self._runner = runner
         self._capacity = capacity
         self._thread = ThreadPoolExecutor(1, "headrace-step") if depth > 1 else None
@@ -42,6 +46,8 @@ class LocalExecutor:
         return 1
 
     def close(self) -> None:
-        """Wait for steps under way and end the thread, if there is one."""
+        """Wait for steps and transfers under way and end the threads, if there are any."""
         if self._thread is not None:
             self._thread.shutdown()
+        if self.disk is not None:
+            self.disk.close()

@@ -23,7 +23,7 @@ RESERVE_BYTES = 256 * 2**20
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes by purpose. num_blocks, block_bytes and sequence_blocks (what one sequence of max_model_len holds at most)
-    have one number per KV group."""
+    have one number per KV group, and so has host_blocks: what is set aside below the cache, empty for nothing."""
 
     allowed_bytes: int
     available_bytes: int
@@ -33,6 +33,7 @@ class MemoryPlan:
     block_bytes: tuple[int, ...]
     sequence_blocks: tuple[int, ...]
     max_model_len: int
+    host_blocks: tuple[int, ...] = ()
 
     @property
     def kv_bytes(self) -> int:
@@ -70,7 +71,14 @@ def plan_memory(
             f"beside {mib(RESERVE_BYTES)} MiB in reserve, but only {mib(available_bytes)} MiB can be used here: "
             "choose a smaller or more quantized model, or lower max_num_batched_tokens"
         )
-    num_blocks = _blocks(config, groups, layouts, wanted, free, allowed_bytes)
+    below = 0 if config.kv_offloading_size is None else int(config.kv_offloading_size * 2**30)
+    if below >= free:
+        raise ConfigError(
+            f"kv_offloading_size ({config.kv_offloading_size} GiB) must leave room for the KV cache: {mib(free)} MiB "
+            "are left beside the weights",
+            field="kv_offloading_size",
+        )
+    num_blocks = _blocks(config, groups, layouts, wanted, free - below, allowed_bytes)
     longest = _longest(config, groups, num_blocks, wanted)
     if longest < wanted and config.max_model_len is not None:
         needed = _bytes(_needed_blocks(config, groups, wanted), layouts)
@@ -95,6 +103,7 @@ def plan_memory(
         block_bytes=tuple(layout.block_bytes for layout in layouts),
         sequence_blocks=_needed_blocks(config, groups, longest),
         max_model_len=longest,
+        host_blocks=_host_blocks(below, num_blocks, layouts) if below else (),
     )
 
 
@@ -132,6 +141,18 @@ def _blocks(
     most = tuple(n * config.max_num_seqs for n in one)
     fitting = _divide(min(free, int(allowed * KV_SHARE)), one, layouts)
     return tuple(min(a, b) for a, b in zip(most, fitting, strict=True))
+
+
+def _host_blocks(size: int, num_blocks: tuple[int, ...], layouts: tuple[KVLayout, ...]) -> tuple[int, ...]:
+    """Blocks per group below the cache, in proportion to what the cache holds."""
+    blocks = _divide(size, num_blocks, layouts)
+    if min(blocks) < 1:
+        raise ConfigError(
+            f"kv_offloading_size ({size} bytes) must hold a block of each kind: at least "
+            f"{_bytes(num_blocks, layouts) // min(num_blocks)} bytes",
+            field="kv_offloading_size",
+        )
+    return blocks
 
 
 def _needed_blocks(config: Config, groups: tuple[KVGroup, ...], length: int) -> tuple[int, ...]:

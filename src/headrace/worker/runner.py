@@ -8,6 +8,7 @@ from typing import Protocol
 
 from headrace.core.batch import Batch, BatchOutput, FloatArray
 from headrace.ops.sampling import Sampler, SamplingTable, empty_output
+from headrace.worker.disk_blocks import DiskBlocks
 from headrace.worker.grammar import GrammarMasks
 from headrace.worker.inputs import SlotInputs
 from headrace.worker.kv_cache import KVCache
@@ -32,6 +33,7 @@ class Runner:
         inputs: SlotInputs,
         cache: KVCache,
         grammars: GrammarMasks,
+        disk: DiskBlocks | None = None,
     ) -> None:
         self._program = program
         self._sampler = sampler
@@ -39,6 +41,8 @@ class Runner:
         self._inputs = inputs
         self._cache = cache
         self._grammars = grammars
+        self._disk = disk
+        self._moved: Batch | None = None
 
     def run(self, batch: Batch) -> BatchOutput:
         """Leaves, joins, edits, copies, then the step. If the step raises, only the first four have happened."""
@@ -56,7 +60,12 @@ class Runner:
             )
             self._grammars.join(join)
         self._inputs.apply(batch)
-        self._cache.copy(batch.copies)
+        # A step that was interrupted is run again, but by then its copies' sources may have been written to.
+        if batch is not self._moved:
+            self._cache.copy(batch.copies)
+            if self._disk is not None:
+                self._disk.begin(batch.transfers)
+            self._moved = batch
         if len(batch.slots) == 0:
             return empty_output(batch.step, 0, -1)
         inputs, positions = self._inputs, batch.logit_position + 1
