@@ -24,6 +24,7 @@ from headrace.commands.bench_policies import policies
 from headrace.commands.bench_replay import replay
 from headrace.commands.bench_scheduler import scheduler
 from headrace.commands.bench_serve import serve
+from headrace.commands.bench_speculation import speculation
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
@@ -49,8 +50,8 @@ def _takes_shape(num_prompts: int) -> Callable[[Callable[..., Any]], Callable[..
 
 @click.group()
 def bench() -> None:
-    """Measure a model (throughput, latency, start-up, ops), a server under load (serve), or policy alone (scheduler,
-    replay, policies)."""
+    """Measure a model (throughput, latency, start-up, ops, speculation), a server under load (serve), or policy alone
+    (scheduler, replay, policies)."""
 
 
 bench.add_command(ops)
@@ -58,6 +59,7 @@ bench.add_command(policies)
 bench.add_command(replay)
 bench.add_command(scheduler)
 bench.add_command(serve)
+bench.add_command(speculation)
 
 
 @bench.command()

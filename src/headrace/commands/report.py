@@ -27,6 +27,11 @@ def show(report: Report, json_file: Path | None) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         click.echo(f"{name:<{width}}  {value}")
+    write_json(report, json_file)
+
+
+def write_json(report: Report, json_file: Path | None) -> None:
+    """Write a report as JSON where asked."""
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 

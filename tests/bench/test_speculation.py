@@ -1,0 +1,98 @@
+"""What `headrace bench speculation` says, over a device in a page and a drafter that knows what comes."""
+
+from __future__ import annotations
+
+import gzip
+from itertools import count
+
+import pytest
+from tests.oracle import Oracle
+
+from headrace.bench.prompt_files import Prompt, read_prompts
+from headrace.bench.speculation import count_groups, looped, measure_speculation
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError
+from headrace.core.request import Request, SamplingParams
+from headrace.engine.engine import Engine
+from headrace.engine.executor import Capacity
+from headrace.engine.null_executor import NullExecutor, expected_tokens
+
+VOCAB = 50
+HAS = Capacity(num_slots=4, block_size=4, num_blocks=(80,), windows=(None,), max_model_len=80, vocab_size=VOCAB)
+
+
+def test_speedups_are_those_of_the_steps_saved():
+    prompts = {"a": [[1, 2], [3, 4], [5, 6]], "b": [[7], [8]]}
+    texts = [
+        ids + expected_tokens(Request("r", ids, SamplingParams(temperature=0), 40, seed=0), VOCAB)
+        for ids in (*prompts["a"], *prompts["b"])
+    ]
+    engines = {
+        "none": Engine(NullExecutor(HAS), Config()),
+        "right": Engine(NullExecutor(HAS), Config(num_speculative_tokens=3), drafter=Oracle(texts, 0, VOCAB)),
+        "wrong": Engine(NullExecutor(HAS), Config(num_speculative_tokens=3), drafter=Oracle(texts, 1, VOCAB)),
+    }
+    ticks = count()
+    done = []
+    report = measure_speculation(
+        engines, prompts, (1, 2), output_len=40, clock=lambda: float(next(ticks)), progress=done.append
+    )
+    rows = {(row["method"], row["category"], row["batch"]): row for row in report["rows"]}
+    assert len(rows) == 8
+    assert sum(done) == count_groups(prompts, (1, 2)) == 3 + 2 + 1 + 1
+    right, wrong = rows["right", "a", 1], rows["wrong", "a", 1]
+    assert (right["acceptance_rate"], wrong["acceptance_rate"]) == (1.0, 0.0)
+    assert (right["groups"], rows["right", "a", 2]["groups"]) == (3, 1)
+    assert right["acceptance_length"] > 2
+    assert right["speedup"] > 2 > wrong["speedup"]
+    assert report["turn_on"] == "right"
+    assert 0 <= report["looping_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "loops"),
+    [
+        ([1, 2, 3] * 40, True),
+        (list(range(100)), False),
+        ([5] * 63, False),
+        ([5] * 64, True),
+        ([*range(33)] * 4, False),
+        ([9, *[1, 2] * 32], True),
+    ],
+)
+def test_a_loop_is_one_period_to_the_end(tokens, loops):
+    assert looped(tokens) is loops
+
+
+def test_prompts_are_read_by_category(tmp_path):
+    file = tmp_path / "mine.jsonl.gz"
+    lines = [
+        '{"prompt": "def f("}',
+        '{"category": "qa", "turns": ["Who?", "And?"]}',
+        "",
+        '{"category": "qa", "messages": [{"role": "user", "content": "When?"}]}',
+        '{"category": "qa", "turns": ["What?"]}',
+    ]
+    file.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert read_prompts(file, 2) == [
+        Prompt("mine", "def f(", True),
+        Prompt("qa", "Who?", False),
+        Prompt("qa", "When?", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "has no prompts"),
+        (b"{", "line 1 of .* is not JSON"),
+        (b'{"text": 1}', "line 1 of .* must have a prompt, turns or messages"),
+        (b"[1]", "must have a prompt"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_files_of_other_things_are_refused(tmp_path, content, words):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        read_prompts(file)
