@@ -284,7 +284,11 @@ class Engine:
             waiting_by_priority=admission.backlog.by_priority(),
             predicted_wait=admission.predicted_wait(self._slots.num_taken, DEFAULT_PRIORITY, ""),
             oldest_wait=self.journal.log.oldest_wait(self._now),
-            hits_by_tier=dict(self.journal.log.hits_by_tier),
+            hits_by_tier={
+                "device": counters.cached_tokens - counters.host_tokens - counters.disk_tokens,
+                "host": counters.host_tokens,
+                "disk": counters.disk_tokens,
+            },
             preemptions_by_kind=[(*key, count) for key, count in self.journal.log.preemptions.items()],
             refused=dict(self._refused),
             latency_error=self.latency.error,

@@ -10,7 +10,7 @@ import enum
 class Holdup(enum.StrEnum):
     """STEP: nothing but the step under way. SLOTS: as many requests run as may (--max-num-seqs). TOKENS: the step's
     tokens are spent on those who were there before. BLOCKS: the KV cache is full for who is next. PREFIX: another
-    request is computing the prompt's beginning."""
+    request is computing the prompt's beginning, or the disk brings it."""
 
     STEP = "step"
     SLOTS = "slots"

@@ -76,8 +76,8 @@ class _Entry:
 
 
 class RequestLog:
-    """most_ended: of those that ended, how many are remembered. hits_by_tier: tokens found in the prefix cache.
-    preemptions: by kind (swap, recompute) and cause (blocks, priority)."""
+    """most_ended: of those that ended, how many are remembered. preemptions: by kind (swap, recompute) and
+    cause (blocks, priority)."""
 
     def __init__(self, most_ended: int) -> None:
         self.clock = HoldupClock()
@@ -85,7 +85,6 @@ class RequestLog:
         self._ended: OrderedDict[str, _Entry] = OrderedDict()
         self._most_ended = most_ended
         self._arrivals = 0
-        self.hits_by_tier: Counter[str] = Counter()
         self.preemptions: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
@@ -122,7 +121,6 @@ class RequestLog:
                     record.begun_after_s = after
                     record.cached_tokens = max(0, move.sequence.cached_tokens)
                     record.cache = move.sequence.cache
-                    self._count_hits(record.cache)
                     record.prefix_of = move.sequence.awaited
                     begun.append(after)
                 elif record.preemptions:
@@ -172,11 +170,6 @@ class RequestLog:
         if record.cache is not None and record.cache.evicted_at is not None:
             record.evicted_ago_s = now - record.cache.evicted_at
         return record
-
-    def _count_hits(self, cache: CacheReport | None) -> None:
-        if cache is not None:
-            for tier in ("device", "host", "disk"):
-                self.hits_by_tier[tier] += getattr(cache, tier)
 
     def _stop_waiting(self, entry: _Entry, now: float) -> None:
         if entry.waits_since is not None:

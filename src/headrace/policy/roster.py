@@ -139,7 +139,7 @@ class Roster:
         self._leave(sequence, keep=True, swap=swap)
         sequence.move(RequestState.PREEMPTED)
         self.queue.push(sequence)
-        self._moves.append(Move(sequence, RequestState.PREEMPTED, by))
+        self._moves.append(Move(sequence, RequestState.PREEMPTED, by, swap))
 
     def abort(self, request_id: str) -> OutputDelta | None:
         """End a request wherever it stands; None if the id is unknown."""

@@ -12,7 +12,7 @@ _HELD_UP = {
     Holdup.SLOTS: "a slot, since as many requests ran as may (--max-num-seqs)",
     Holdup.TOKENS: "its share of a step's tokens (--max-num-batched-tokens)",
     Holdup.BLOCKS: "blocks of the KV cache",
-    Holdup.PREFIX: "another request that was computing the same beginning",
+    Holdup.PREFIX: "its beginning, which another request was computing or the disk was bringing",
 }
 
 
