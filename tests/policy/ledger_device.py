@@ -12,11 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.core.batch import BatchOutput
+from headrace.core.batch import BatchOutput, CopyKind
 from headrace.core.request import FinishReason
 
 MASK = 2**61 - 1
 GARBAGE = -1
+COPIES = {
+    CopyKind.DEVICE: "part of a block copied",
+    CopyKind.DOWN: "swap: block copied down",
+    CopyKind.UP: "swap: block copied up",
+}
 
 
 def step_hash(state: int, value: int) -> int:
@@ -103,9 +108,10 @@ class Faults:
 
 class LedgerDevice:
     """requests: by seed, which is each request's own. wrong: what was found wrong; nothing raises, since an engine
-    forgives a device that does. longest: most steps that may be taken as one, where none can bring a stop or fail."""
+    forgives a device that does. longest: most steps that may be taken as one, where none can bring a stop or fail.
+    disk: a NullDisk or LateDisk below the host's memory, if the capacity has tiers."""
 
-    def __init__(self, capacity, budget: int, longest: int = 1) -> None:
+    def __init__(self, capacity, budget: int, longest: int = 1, disk=None) -> None:
         self._capacity = capacity
         self._budget = budget
         self._longest = longest
@@ -116,6 +122,9 @@ class LedgerDevice:
         self._seen: list[str] = []
         size, width = capacity.block_size, -(-capacity.max_model_len // capacity.block_size)
         self.cells = [np.full((n, size), GARBAGE, np.int64) for n in capacity.num_blocks]
+        below = capacity.tiers.host_blocks if capacity.tiers is not None else ()
+        self.host = [np.full((n, size), GARBAGE, np.int64) for n in below]
+        self._disk = disk
         self._tables = [np.full((capacity.num_slots, width), -1, np.int32) for _ in capacity.num_blocks]
         self._table_epochs = [np.zeros((capacity.num_slots, width), np.int32) for _ in capacity.num_blocks]
         self._epochs = [np.zeros(n, np.int32) for n in capacity.num_blocks]
@@ -128,6 +137,11 @@ class LedgerDevice:
     @property
     def capacity(self):
         return self._capacity
+
+    def arriving(self) -> set[tuple[int, int]]:
+        """(group, block) that a step under way copies something to before it computes."""
+        copies = [batch.copies for batch in self._submitted]
+        return {pair for one in copies for pair in zip(one.group.tolist(), one.destination.tolist(), strict=True)}
 
     def take_seen(self) -> list[str]:
         """What came up since the last call."""
@@ -197,12 +211,20 @@ class LedgerDevice:
             self._tables[group][slot, index] = block
             self._table_epochs[group][slot, index] = epoch
         copies = batch.copies
-        for group, source, destination in zip(copies.group, copies.source, copies.destination, strict=True):
-            self._seen.append("part of a block copied")
-            self.cells[group][destination] = self.cells[group][source]
+        for kind, group, source, destination in zip(
+            *(getattr(copies, name).tolist() for name in ("kind", "group", "source", "destination")), strict=True
+        ):
+            self._seen.append(COPIES[kind])
+            origin = self.host if kind == CopyKind.UP else self.cells
+            target = self.host if kind == CopyKind.DOWN else self.cells
+            target[group][destination] = origin[group][source]
+        if self._disk is not None:
+            self._disk.begin(batch.transfers, self.host)
 
     def _check(self, batch, entries) -> None:
-        if not 0 < batch.num_tokens <= self._budget:
+        # A step may do nothing but move blocks.
+        moves = len(batch.copies.kind) or batch.transfers
+        if not (batch.num_tokens > 0 or moves) or batch.num_tokens > self._budget:
             self.wrong.append(f"step {batch.step} computes {batch.num_tokens} tokens of {self._budget}")
         if len(set(batch.slots.tolist())) != len(entries):
             self.wrong.append(f"step {batch.step} has a slot twice")

@@ -12,10 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.policy.audit import check_blocks, check_tree
+from tests.policy.late_disk import LateDisk
 from tests.policy.ledger_device import Expected, LedgerDevice, chain_hashes, expected
 from tests.policy.order import Order
 
 from headrace.core.config import Config
+from headrace.core.disk import TierSizes
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import CacheHint, ErrorCode, FinishReason, Request, RequestState, SamplingParams
 from headrace.engine.engine import Engine
@@ -45,6 +47,8 @@ class Shape:
     depth: int = 1
     caching: bool = True
     longest: int = 1
+    host: int = 0
+    disk: int = 0
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Shape:
@@ -55,7 +59,8 @@ class Shape:
         counts = tuple(blocks if w is None else max(blocks, (w + budget * depth) // size + 3) for w in windows)
         slots, vocab = draw.choice([1, 2, 4, 6]), draw.choice([4, 1000])
         caching, longest = draw.random() < 0.85, draw.choice([1, 1, 7])
-        return cls(slots, size, counts, windows, vocab, budget, depth, caching, longest)
+        host, disk = draw.choice([(0, 0), (0, 0), (6, 0), (30, 0), (12, 20), (8, 200)])
+        return cls(slots, size, counts, windows, vocab, budget, depth, caching, longest, host, disk)
 
 
 @dataclass
@@ -87,12 +92,18 @@ class World:
         # Hashes of the prefixes that finished requests left behind.
         self.kept: set[int] = set()
         self.least: dict[str, int] = {}
+        self.disk = LateDisk(seed=shape.budget)
         self._begin_engine()
 
     def _begin_engine(self) -> None:
         shape = self.shape
-        has = Capacity(shape.slots, shape.block_size, shape.blocks, shape.windows, MAX_LEN, shape.vocab_size)
-        self.device = LedgerDevice(has, shape.budget, shape.longest)
+        groups, size = len(shape.windows), shape.block_size * 8
+        tiers = None
+        if shape.host:
+            tiers = TierSizes((shape.host,) * groups, (size,) * groups, shape.disk * size, idle_s=0.05)
+        has = Capacity(shape.slots, shape.block_size, shape.blocks, shape.windows, MAX_LEN, shape.vocab_size, tiers)
+        disk = self.disk if shape.disk else None
+        self.device = LedgerDevice(has, shape.budget, shape.longest, disk)
         self.engine = Engine(
             self.device,
             Config(
@@ -101,6 +112,8 @@ class World:
                 enable_prefix_caching=shape.caching,
                 max_queued_requests=MAX_QUEUED,
             ),
+            disk=disk,
+            fingerprint="machine",
         )
         # No block was ever wanting, so none was ever evicted.
         self.roomy = True
@@ -223,6 +236,9 @@ class World:
         self._did("restart")
         faults = self.device.faults
         again = list(self.live.values())
+        self.disk.reopen()
+        if self.shape.disk and self.disk.held:
+            self._saw("restart with blocks on disk")
         self._begin_engine()
         self.device.faults.nan, self.device.faults.crash = faults.nan, faults.crash
         self.kept.clear()
@@ -277,8 +293,9 @@ class World:
         self.operations += 1
         if self.device.wrong:
             raise Wrong("; ".join(self.device.wrong[:3]))
-        for name in self.device.take_seen():
+        for name in (*self.device.take_seen(), *self.disk.seen):
             self._saw(name)
+        self.disk.seen.clear()
         self._check_joins()
         self._audit()
 
@@ -366,7 +383,7 @@ class World:
     def _audit(self) -> None:
         wrong = check_blocks(self.engine, self._saw)
         if not wrong and self.operations % 8 == 0:
-            wrong = check_tree(self.engine, self.device.cells)
+            wrong = check_tree(self.engine, self.device.cells, self.device.arriving())
         if wrong:
             raise Wrong(wrong)
 
@@ -396,6 +413,10 @@ class World:
         return 0 if cache is None else len(cache)
 
     def _waits_for_nothing(self) -> bool:
+        tiers = self.engine._blocks.tiers
+        if tiers is not None and tiers.busy and self.engine._scheduler.num_waiting:
+            self._saw("a wait for the disk")
+            return False
         return bool(self.engine._scheduler.num_running or self.engine._scheduler.num_waiting)
 
     def _state(self, one: Asked) -> str:

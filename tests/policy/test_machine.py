@@ -17,6 +17,7 @@ from tests.policy.machine import MAX_LEN, STEMS, Shape, World, run_world
 OPERATIONS = 100_000
 REACHED = {
     "a wait for another's prefix",
+    "a wait for the disk",
     "abort: decode",
     "abort: decode, under way",
     "abort: end not sent yet",
@@ -30,6 +31,10 @@ REACHED = {
     "block shared",
     "block turned to an equal one",
     "cached block evicted",
+    "disk: block damaged",
+    "disk: block let go",
+    "disk: block read",
+    "disk: block written",
     "drained",
     "end: abort",
     "end: crash",
@@ -50,10 +55,13 @@ REACHED = {
     "recovery: several steps under way",
     "refused: never fits",
     "refused: queue full",
+    "restart with blocks on disk",
     "rule: replay",
     "rule: restart",
     "steps taken as one",
     "steps under way: 2 or more",
+    "swap: block copied down",
+    "swap: block copied up",
 }
 
 
@@ -98,7 +106,9 @@ def shapes(draw):
     windows = draw(st.sampled_from([(None,), (None, 5), (7,)]))
     blocks = -(-MAX_LEN // size) + draw(st.sampled_from([0, 1, 6, 200]))
     counts = tuple(blocks if w is None else max(blocks, (w + budget * depth) // size + 3) for w in windows)
-    return Shape(draw(st.sampled_from([1, 2, 4])), size, counts, windows, 4, budget, depth, draw(st.booleans()))
+    slots, caching = draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
+    host, disk = draw(st.sampled_from([(0, 0), (6, 0), (8, 20)]))
+    return Shape(slots, size, counts, windows, 4, budget, depth, caching, host=host, disk=disk)
 
 
 class Machine(RuleBasedStateMachine):

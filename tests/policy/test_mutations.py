@@ -20,6 +20,7 @@ from headrace.policy.parking import Parking
 from headrace.policy.preemption import yielding
 from headrace.policy.queue import FairQueue, Line
 from headrace.policy.roster import Roster
+from headrace.policy.tiers import Tiers
 
 WORLDS = 60
 SHAPES = [
@@ -27,6 +28,7 @@ SHAPES = [
     Shape(slots=4, block_size=4, blocks=(600,), vocab_size=4, budget=16, depth=2),
     Shape(slots=6, block_size=2, blocks=(24,), vocab_size=1000, budget=5, depth=2),
     Shape(slots=2, block_size=4, blocks=(11, 20), windows=(None, 5), vocab_size=4, budget=16, depth=2),
+    Shape(slots=3, block_size=4, blocks=(11,), vocab_size=4, budget=16, depth=2, host=6, disk=30),
     Shape(slots=6, block_size=4, blocks=(12,), vocab_size=1000, budget=16),
 ]
 CROWDED = SHAPES[-1]
@@ -90,9 +92,9 @@ def namespaces_are_forgotten(patch):
 
 
 def a_blocked_request_is_never_woken(patch):
-    def released(self, slot, hint, **named):
+    def released(self, slot, *rest, **named):
         version = self.version
-        release(self, slot, hint, **named)
+        release(self, slot, *rest, **named)
         self.version = version
 
     release = BlockManager.release
@@ -225,7 +227,30 @@ def what_does_not_fit_is_passed_for_ever(patch):
     patch.setattr(intake, "MOST_PASSED", 10**9)
 
 
+def a_damaged_block_is_taken_for_good(patch):
+    arrived = Tiers.arrived
+    patch.setattr(Tiers, "arrived", lambda self, results: arrived(self, [replace(one, ok=True) for one in results]))
+
+
+def a_host_block_is_given_away_before_it_is_copied_up(patch):
+    patch.setattr(Tiers, "hold", lambda self, group, blocks: None)
+    patch.setattr(Tiers, "let_go", lambda self, group, blocks: None)
+
+
+def what_goes_down_is_copied_to_another_place(patch):
+    lower = Tiers.lower
+
+    def lowered(self, *block):
+        below = lower(self, *block)
+        return None if below is None else (below + 1) % self.sizes.host_blocks[0]
+
+    patch.setattr(Tiers, "lower", lowered)
+
+
 BUGS: list[Plant] = [
+    a_damaged_block_is_taken_for_good,
+    a_host_block_is_given_away_before_it_is_copied_up,
+    what_goes_down_is_copied_to_another_place,
     the_best_class_gives_way,
     equals_give_way,
     nobody_gives_way,
