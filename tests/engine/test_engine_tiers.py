@@ -1,5 +1,7 @@
 """What leaves the device comes back from host and disk unchanged, ahead of its turn, and after a restart."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -258,3 +260,24 @@ def test_a_swapped_request_resumes_from_the_host():
     while engine.has_work:
         collect(engine.step(lambda: 0.0), sent)
     assert sent["one"].tokens == expected(one, has)
+
+
+@pytest.mark.parametrize("step_s, swapped", [(1.0, True), (0.0, False)])
+def test_what_a_better_class_displaces_is_swapped_where_that_pays(step_s, swapped):
+    """Where steps are seen to take no time, computing again costs less than any copy."""
+    engine, has = tiered(30, blocks=16, slots=1, max_model_len=48)
+    low = request("low", prompts(1, 16)[0], 20, priority=1)
+    engine.add(low, 0.0)
+    sent, times = {}, itertools.count(step=step_s)
+    for _ in range(5):
+        collect(engine.step(lambda: float(next(times))), sent)
+    high = request("high", [3, 4, 5], 4, priority=0)
+    now = float(next(times))
+    engine.add(high, now)
+    engine.begin_step(now)
+    assert engine._scheduler.counters.swaps == swapped
+    assert (engine._blocks.tiers.host_held > 0) == swapped
+    while engine.has_work:
+        collect(engine.step(lambda: now), sent)
+    for one in (low, high):
+        assert sent[one.request_id].tokens == expected(one, has)

@@ -24,7 +24,7 @@ from headrace.policy.budget import TimeTarget
 from headrace.policy.fairness import Accounts
 from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
-from headrace.policy.preemption import Patience
+from headrace.policy.preemption import Patience, Swap
 from headrace.policy.queue import FairQueue
 from headrace.policy.request_log import RequestRecord
 from headrace.policy.row_cost import RowCost
@@ -94,6 +94,7 @@ class Engine:
             budget=config.max_num_batched_tokens,
             target=None if target is None else TimeTarget(target / 1000, self.latency),
             patience=Patience(config.max_preemptions),
+            swap=self._swap(has),
             speculation=self._speculation,
         )
         self._admission = Admission(
@@ -112,6 +113,9 @@ class Engine:
         # last one came back.
         self._begun: deque[tuple[StepWork | None, float, StepRecord | None]] = deque()
         self._collected = self._now = float("-inf")
+
+    def _swap(self, has: Capacity) -> Swap | None:
+        return None if has.tiers is None else Swap(self.latency, sum(has.tiers.block_bytes) / has.block_size)
 
     @staticmethod
     def _tiers(has: Capacity, disk: Disk | None) -> Tiers | None:

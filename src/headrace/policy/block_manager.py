@@ -106,8 +106,9 @@ class BlockManager:
 
     @property
     def timed(self) -> bool:
-        """Whether time alone changes what is kept: see clock()."""
-        return bool(self._unpin_at or self._expire_at)
+        """Whether time alone changes what is kept, see clock(), or what the disk will have done."""
+        lowering = self.tiers is not None and (bool(self._idle) or self.tiers.busy)
+        return lowering or bool(self._unpin_at or self._expire_at)
 
     def clock(self, now: float) -> None:
         """It is `now` (seconds): end what was pinned or had time to live until then, copy down what has been idle."""

@@ -11,7 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.core.batch import EMPTY, IntArray
+from headrace.policy.latency import LatencyModel, StepWork
 from headrace.policy.slots import Slots
+
+COPIED_PER_S = 2e9
+"""Bytes a second between device and host, as the slower of machines has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,20 @@ class Patience:
 
     most_preemptions: int = 3
     shortest_stay: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Whether what a preempted request has computed is brought to the host at once, to come back from there, or left to
+    the prefix cache and computed again as far as it is lost by then. bytes_per_position: over all KV groups."""
+
+    latency: LatencyModel
+    bytes_per_position: float
+
+    def pays(self, positions: int) -> bool:
+        """Whether copying so many positions down and up takes less time than computing them."""
+        again = self.latency.predict(StepWork(positions, 1, 0, positions * positions / 2))
+        return 2 * positions * self.bytes_per_position / COPIED_PER_S < again
 
 
 def least_claim(slots: Slots, patience: Patience) -> int:

@@ -14,6 +14,7 @@ from headrace.policy.block_manager import BlockManager
 from headrace.policy.hits import Hit
 from headrace.policy.moves import Move
 from headrace.policy.parking import Parking
+from headrace.policy.preemption import Swap
 from headrace.policy.queue import MOST_PASSED, Queue
 from headrace.policy.scoring import Scoring
 from headrace.policy.sequence import Sequence
@@ -25,13 +26,14 @@ _MOST_ACCOUNTS = 4096
 
 
 class Roster:
-    """behind: slots that still compute tokens known when they joined. departures: how many have left a slot since
-    the start."""
+    """swap: says whether what is preempted goes to the host, None where there is none. behind: slots that still compute
+    tokens known when they joined. departures: how many have left a slot since the start."""
 
-    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue) -> None:
+    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue, swap: Swap | None = None) -> None:
         self.slots = slots
         self.blocks = blocks
         self.queue = queue
+        self.swap = swap
         self.counters = Counters()
         self.scoring = Scoring(slots)
         self.parking = Parking()
@@ -129,10 +131,13 @@ class Roster:
         for sequence in ready:
             self.queue.push(sequence)
 
-    def preempt(self, sequence: Sequence, by: Sequence | None = None, *, swap: bool = False) -> None:
+    def preempt(self, sequence: Sequence, by: Sequence | None = None, *, swap: bool | None = None) -> None:
         """Back to the queue, with its tokens; samples under way are dropped and will be drawn again, the same. It had
         its turn, so nobody behind it goes before it now. swap: what it computed goes to the host at once, rather than
-        when its blocks are needed."""
+        when its blocks are needed; None: if that pays."""
+        if swap is None:
+            swap = self.swap is not None and self.swap.pays(int(self.slots.done[sequence.slot]))
+        self.counters.swaps += swap
         sequence.passed = MOST_PASSED
         sequence.preemptions += 1
         self.counters.preemptions += 1

@@ -23,7 +23,7 @@ from headrace.policy.intake import Intake
 from headrace.policy.moves import Move
 from headrace.policy.outcome import take_in
 from headrace.policy.plan import Plan
-from headrace.policy.preemption import Patience, least_claim
+from headrace.policy.preemption import Patience, Swap, least_claim
 from headrace.policy.queue import Queue
 from headrace.policy.roster import Roster
 from headrace.policy.scoring import LogitRows
@@ -46,6 +46,7 @@ class Scheduler:
         budget: int,
         target: TimeTarget | None = None,
         patience: Patience | None = None,
+        swap: Swap | None = None,
         speculation: Speculation | None = None,
     ) -> None:
         self.slots = slots
@@ -54,7 +55,7 @@ class Scheduler:
         self.steps: deque[Step] = deque()
         # Whether the tokens or the time of the step planned last were spent.
         self.crowded = False
-        self._roster = Roster(slots, blocks, queue)
+        self._roster = Roster(slots, blocks, queue, swap)
         self.counters = self._roster.counters
         self._budget = budget
         self._target = target

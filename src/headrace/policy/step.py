@@ -36,6 +36,7 @@ class Counters:
     keyed by finish reason."""
 
     preemptions: int = 0
+    swaps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     host_tokens: int = 0
