@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.core.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Rope:
@@ -133,6 +135,44 @@ class ModelSpec:
             total += self.hidden * (4 if layer.norms == "around" else 2)
         return total
 
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: of a mixture's experts only those it takes."""
+        idle = 0
+        for layer in self.layers:
+            m = layer.mlp
+            if m.experts:
+                idle += (m.experts - m.experts_per_token) * _expert_parameters(m, self.hidden)
+        return self.num_parameters - idle
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of all weights with the layers in this dtype. Checkpoints of 8 bits and fewer keep their embedding and
+        head in 16. Raises ConfigError for a dtype that is not in ITEM_BYTES."""
+        outside = self.vocab_size * self.hidden * (1 if self.tied_embeddings else 2)
+        item = item_bytes(dtype)
+        return int((self.num_parameters - outside) * item + outside * max(item, item_bytes("bf16")))
+
+    def kv_bytes(self, tokens: int, dtype: str = "bf16") -> int:
+        """Bytes that a sequence of so many tokens keeps: a layer with a window keeps no more than that. What a block
+        layout adds (scales, alignment) is not in it."""
+        total = 0
+        for group in self.kv_groups:
+            kept = tokens if group.window is None else min(tokens, group.window)
+            total += kept * len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
+        return int(total * item_bytes(dtype))
+
+
+ITEM_BYTES: dict[str, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.52, "fp4": 0.5625}
+"""Bytes of one value, by dtype. The 4-bit ones with their scales: int4 (AWQ, GPTQ) 16 bits of scale and 4 of zero for
+each 128 values, fp4 (NVFP4) 8 bits of scale for each 16."""
+
+
+def item_bytes(dtype: str) -> float:
+    """Bytes of one value. Raises ConfigError naming the dtypes that are known."""
+    if dtype not in ITEM_BYTES:
+        raise ConfigError(f"dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype!r}")
+    return ITEM_BYTES[dtype]
+
 
 def _attention_parameters(a: AttentionSpec, hidden: int) -> int:
     if a.latent is not None:
@@ -150,9 +190,13 @@ def _attention_parameters(a: AttentionSpec, hidden: int) -> int:
 
 
 def _mlp_parameters(m: MlpSpec, hidden: int) -> int:
-    matrices = 3 if m.gated else 2
-    biases = (m.hidden * (matrices - 1) + hidden) if m.bias else 0
-    one = matrices * hidden * m.hidden + biases
+    one = _expert_parameters(m, hidden)
     if m.experts == 0:
         return one
-    return m.experts * one + hidden * m.experts + matrices * hidden * m.shared_hidden
+    return m.experts * one + hidden * m.experts + (3 if m.gated else 2) * hidden * m.shared_hidden
+
+
+def _expert_parameters(m: MlpSpec, hidden: int) -> int:
+    """Of one expert, or of a dense layer."""
+    matrices = 3 if m.gated else 2
+    return matrices * hidden * m.hidden + ((m.hidden * (matrices - 1) + hidden) if m.bias else 0)
