@@ -92,3 +92,19 @@ def test_log_probabilities_are_the_models_own(llm: LLM) -> None:
     assert "zebra".startswith(held.text)
     assert held.logprobs[0][free.token_ids[0]] == free.logprobs[0][free.token_ids[0]]
     assert held.logprobs[0][held.token_ids[0]].logprob < free.logprobs[0][free.token_ids[0]].logprob
+
+
+def test_guessing_ahead_changes_no_token_of_a_form(llm: LLM, default_model: Path) -> None:
+    """Drafts are masked row by row: a matcher steps back from those that were not accepted."""
+    tags = {"type": "array", "items": {"enum": ["new", "old"]}, "minItems": 6, "maxItems": 8}
+    form = StructuredOutputsParams(json={"type": "object", "properties": {"tags": tags}, "required": ["tags"]})
+    params = [
+        SamplingParams(temperature=t, seed=5, max_tokens=60, structured_outputs=form, logprobs=0) for t in (0.0, 1.0)
+    ]
+    prompts = ['Always {"tags": ["new", "new", "old"]} {"tags":'] * 2
+    guessing = LLM(model=str(default_model), max_model_len=256, max_num_seqs=8, speculate="ngram")
+    plain, guessed = (engine.generate(prompts, params) for engine in (llm, guessing))
+    assert guessing.stats.accepted_tokens > 0
+    for one, other in zip(plain, guessed, strict=True):
+        assert one.outputs[0].token_ids == other.outputs[0].token_ids
+        assert one.outputs[0].cumulative_logprob == other.outputs[0].cumulative_logprob
