@@ -10,6 +10,7 @@ import hashlib
 import logging
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,7 @@ from headrace.core.errors import ConfigError, HeadraceError, MachineError, Model
 from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
+from headrace.engine.kv_events import EventPublisher
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
@@ -214,6 +216,12 @@ def _show_loading(done: int, total: int) -> None:
     sys.stderr.flush()
 
 
+def _event_publisher(config: Config) -> EventPublisher | None:
+    if config.kv_events_endpoint is None:
+        return None
+    return EventPublisher(config.kv_events_endpoint, config.kv_events_replay_endpoint, time.time())
+
+
 def main() -> int:
     """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -223,11 +231,12 @@ def main() -> int:
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
     folder = Path(start.folder)
     try:
+        events = _event_publisher(start.config)
         built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)
     except HeadraceError as error:
         report_failure(folder, str(error))
         return SETTINGS_AT_FAULT if isinstance(error, ConfigError | ModelError) else 1
-    loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent)
+    loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent, events=events)
     loop.stop_on(signal.SIGTERM)
     settle()
     loop.run()

@@ -100,6 +100,12 @@ class Config:
     )
     kv_offloading_dir: str | None = _field(None, "Folder for blocks that leave that memory; it outlives restarts.")
     kv_offloading_dir_size: float = _field(10.0, "GiB that blocks in kv_offloading_dir may take.")
+    kv_events_endpoint: str | None = _field(
+        None, "ZeroMQ address at which to publish what the prefix cache stores and removes.", server_only=True
+    )
+    kv_events_replay_endpoint: str | None = _field(
+        None, "ZeroMQ address at which to ask for those events again.", server_only=True
+    )
     quantization: str = _field(
         "auto", "auto: weights as stored. int8, int4: those stored as floats quantized. none: all computed in float32."
     )
@@ -186,6 +192,15 @@ class Config:
             raise ConfigError(
                 "kv_offloading_size needs enable_prefix_caching: what leaves the KV cache is found by its prefix",
                 field="kv_offloading_size",
+            )
+        for name in ("kv_events_endpoint", "kv_events_replay_endpoint"):
+            address = getattr(self, name)
+            if address is not None and not address.startswith(("tcp://", "ipc://")):
+                raise ConfigError(f"{name} must be a tcp:// or ipc:// address, got {shown(address)}", field=name)
+        if self.kv_events_replay_endpoint is not None and self.kv_events_endpoint is None:
+            raise ConfigError(
+                "kv_events_replay_endpoint needs kv_events_endpoint: nothing is replayed that was not published",
+                field="kv_events_replay_endpoint",
             )
         if self.kv_offloading_dir is not None and self.kv_offloading_size is None:
             raise ConfigError(

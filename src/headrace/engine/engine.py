@@ -19,6 +19,7 @@ from headrace.engine.journal import Journal
 from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
 from headrace.policy.admission import Admission
+from headrace.policy.block_events import BlockEvent
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import TimeTarget
 from headrace.policy.fairness import Accounts
@@ -71,6 +72,7 @@ class Engine:
             reach=config.max_num_batched_tokens * config.pipeline_depth,
             caching=config.enable_prefix_caching,
             fingerprint=fingerprint,
+            recording=config.kv_events_endpoint is not None,
             tiers=self._tiers(has, disk) if config.enable_prefix_caching else None,
         )
         self._disk = disk
@@ -210,6 +212,10 @@ class Engine:
         end = clock() + most_s
         while self._blocks.next_chore(clock()) is not None and clock() < end:
             self._ready += self.step(clock)
+
+    def take_events(self) -> list[BlockEvent]:
+        """What was stored in the prefix cache and removed from it since the last call, if it is recorded."""
+        return self._blocks.take_events()
 
     def _take_results(self, wait_s: float) -> None:
         """Take in what the disk has done; waits so long if anything is under way."""

@@ -20,6 +20,7 @@ from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import OutputDelta
 from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
+from headrace.engine.kv_events import EventPublisher
 from headrace.engine.wire import (
     HEARTBEAT_NAME,
     SOCKET_NAME,
@@ -43,7 +44,7 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 
 _MESSAGES_PER_STEP = 256
-_SETTLE_S = 5.0
+_SETTLE_S = 3.0
 """Most seconds that what is cached may take to reach the disk at the end."""
 _PUBLISH_SECONDS = 0.1
 """Stats go out at most this often while there is work."""
@@ -51,7 +52,7 @@ _PUBLISH_SECONDS = 0.1
 
 class EngineLoop:
     """Owns the socket and who asked for which request. folder must be private (mode 0700): whoever can reach the
-    socket can use the engine."""
+    socket can use the engine. events: where what the prefix cache stores and removes is told."""
 
     def __init__(
         self,
@@ -60,11 +61,13 @@ class EngineLoop:
         ready: Ready,
         *,
         parent: int | None = None,
+        events: EventPublisher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._ready = ready
         self._clock = clock
+        self._events = events
         self._owners: dict[str, bytes] = {}
         self._greeted: set[bytes] = set()
         self._published = clock()
@@ -78,16 +81,19 @@ class EngineLoop:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
+        if events is not None and events.replay is not None:
+            self._poller.register(events.replay, zmq.POLLIN)
 
     def run(self) -> None:
         """Until Shutdown or a second stop(); after one stop(), until nothing is left to do."""
         try:
             while not self._stopped:
                 self._read()
+                if self._events is not None:
+                    self._events.answer()
                 if self._engine.has_work:
                     self._step()
                 elif self._draining:
-                    self._engine.settle(self._clock, _SETTLE_S)
                     break
                 elif (wait := self._engine.next_chore(self._clock())) is None:
                     self._sleep()
@@ -95,10 +101,14 @@ class EngineLoop:
                     self._sleep(wait)
                 else:
                     self._step()
+            if not self._engine.has_work:
+                self._engine.settle(self._clock, _SETTLE_S)
         finally:
             self._heartbeat.close()
             self._socket.close(linger=1000)
             self._context.term()
+            if self._events is not None:
+                self._events.close()
             self._wake.close()
             self._waker.close()
 
@@ -182,6 +192,8 @@ class EngineLoop:
         self._heartbeat.step_began(time.monotonic())
         deltas = self._engine.step(self._clock)
         self._heartbeat.step_ended()
+        if self._events is not None:
+            self._events.publish(self._engine.take_events(), time.time())
         # Before the outputs: whoever has read the last of them finds stats that know of it.
         self._publish(at_rest=not self._engine.has_work)
         self._deliver(deltas)

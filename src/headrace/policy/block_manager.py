@@ -20,8 +20,11 @@ import numpy as np
 from headrace.core.batch import EMPTY, BlockCopies, BlockEdits, CopyKind, IntArray
 from headrace.core.disk import DiskResult, DiskTransfer
 from headrace.core.request import CacheHint
+from headrace.policy.block_events import BlockEvent
 from headrace.policy.block_pool import BlockPool
 from headrace.policy.cache_report import CacheReport
+from headrace.policy.device_orders import DeviceOrders
+from headrace.policy.event_log import EventLog
 from headrace.policy.eviction import EXPIRED
 from headrace.policy.hits import Hit, Hits
 from headrace.policy.radix_cache import ABSENT, Inserted, Node, RadixCache
@@ -37,7 +40,8 @@ MOST_LOWERED = 8
 class BlockManager:
     """block_size: tokens in a block. num_blocks, windows: one number per KV group (window None: full attention).
     reach: most positions that may be under way at once, which a window must span besides itself. fingerprint: of the
-    numbers in the blocks. tiers: what lies below the device, if anything does; it needs caching."""
+    numbers in the blocks. tiers: what lies below the device, if anything does; it needs caching.
+    recording: whether take_events() says what is stored and removed."""
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class BlockManager:
         caching: bool,
         fingerprint: str = "",
         tiers: Tiers | None = None,
+        recording: bool = False,
     ) -> None:
         self.block_size = block_size
         self.windows = windows
@@ -80,11 +85,13 @@ class BlockManager:
         # (time, what is over then): see clock().
         self._unpin_at: list[float] = []
         self._expire_at: list[tuple[float, int, int, IntArray]] = []
-        self._edits: list[tuple[IntArray, int, IntArray, IntArray, IntArray]] = []
-        self._copies: list[tuple[int, int, int, int]] = []
+        self._orders = DeviceOrders()
         # (when, group, blocks, their tick): idle since then, to be copied down.
         self._idle_s = 0.0 if tiers is None else tiers.sizes.idle_s
         self._idle: deque[tuple[float, int, IntArray, int]] = deque()
+        # Events tell of one group, the first without a window if there is one.
+        told = windows.index(None) if None in windows else 0
+        self._events = EventLog(self.cache, told, block_size) if recording and self.cache is not None else None
         self.windowed = [g for g, window in enumerate(windows) if window is not None]
 
     @property
@@ -221,7 +228,7 @@ class BlockManager:
             assert grown, "blocks that fit could not be taken"
             copies = self._tables[:, slot, whole].tolist()
             for group, (source, destination) in enumerate(zip(hit.part.tolist(), copies, strict=True)):
-                self._copies.append((CopyKind.DEVICE, group, source, destination))
+                self._orders.copy(CopyKind.DEVICE, group, source, destination)
 
     # Lower tiers
 
@@ -254,7 +261,7 @@ class BlockManager:
     @property
     def has_moves(self) -> bool:
         """Whether something is to be moved between tiers, be there a step or not."""
-        return self.tiers is not None and (bool(self._copies) or self.tiers.has_orders)
+        return self.tiers is not None and (self._orders.has_copies or self.tiers.has_orders)
 
     def next_chore(self, now: float) -> float | None:
         """Seconds until something is to be moved that no request asks for; None if there is nothing."""
@@ -281,7 +288,7 @@ class BlockManager:
             blocks = self._take(group, len(index), slot)
             self._write(np.full(len(index), slot, np.int32), group, index, blocks, pool.epochs[blocks])
             for source, destination in zip(sources.tolist(), blocks.tolist(), strict=True):
-                self._copies.append((CopyKind.UP, group, source, destination))
+                self._orders.copy(CopyKind.UP, group, source, destination)
             self.tiers.let_go(group, sources)
 
     def _lower(self, tiers: Tiers, group: int, blocks: IntArray) -> None:
@@ -290,7 +297,7 @@ class BlockManager:
         for block in blocks.tolist():
             name = self.cache.name_of(group, block)
             if name is not None and (below := tiers.lower(name, group)) is not None:
-                self._copies.append((CopyKind.DOWN, group, block, below))
+                self._orders.copy(CopyKind.DOWN, group, block, below)
 
     def _lower_idle(self, tiers: Tiers, now: float) -> None:
         """Copy down some of what was not used for long enough; it stays on the device until its place is needed."""
@@ -316,7 +323,7 @@ class BlockManager:
         for group, pool in enumerate(self.pools):
             blocks = self._take(group, stop - start, slot)
             self._tables[group, slot, start:stop] = blocks
-            self._edits.append((slots, group, index, blocks, pool.epochs[blocks]))
+            self._orders.write(slots, group, index, blocks, pool.epochs[blocks])
         self._capacity[slot] = stop * self.block_size
         return True
 
@@ -414,31 +421,19 @@ class BlockManager:
             self._tip[slot] = None
             self._chain[slot] = 0
 
+    def take_events(self) -> list[BlockEvent]:
+        """What was stored and removed since the last call, in order."""
+        return [] if self._events is None else self._events.take()
+
     # What the device is told
 
     def take_edits(self) -> BlockEdits:
         """The table writes since the last call, in order."""
-        if not self._edits:
-            return _NO_EDITS
-        edits, self._edits = self._edits, []
-        if len(edits) == 1:
-            slots, group, index, blocks, epochs = edits[0]
-            return BlockEdits(slots, np.full(len(slots), group, np.int32), index, blocks, epochs)
-        return BlockEdits(
-            np.concatenate([edit[0] for edit in edits]),
-            np.repeat(np.array([edit[1] for edit in edits], np.int32), [len(edit[0]) for edit in edits]),
-            np.concatenate([edit[2] for edit in edits]),
-            np.concatenate([edit[3] for edit in edits]),
-            np.concatenate([edit[4] for edit in edits]),
-        )
+        return self._orders.take_edits()
 
     def take_copies(self) -> BlockCopies:
         """The copies of blocks since the last call, in order."""
-        if not self._copies:
-            return _NO_COPIES
-        columns = np.array(self._copies, np.int32).T.copy()
-        self._copies = []
-        return BlockCopies(*columns)
+        return self._orders.take_copies()
 
     def _peak(self, group: int, tokens: int) -> int:
         """Most blocks that a sequence of this many positions ever holds at once."""
@@ -465,6 +460,8 @@ class BlockManager:
             given = pool.evict(short)
             if self.tiers is not None:
                 self._lower(self.tiers, group, given)
+            if self._events is not None:
+                self._events.removed(group, given)
             self.cache.forget(group, given, self._now, self._request_ids[slot])
         return pool.take(count)
 
@@ -474,6 +471,8 @@ class BlockManager:
             self.pools[group].discard(blocks)
         for group, blocks in done.stored:
             self.pools[group].cached[blocks] = True
+            if self._events is not None:
+                self._events.stored(group, blocks)
         if ending:
             return
         for group, index, blocks in done.known:
@@ -485,11 +484,7 @@ class BlockManager:
 
     def _write(self, slots: IntArray, group: int, index: IntArray, blocks: IntArray, epochs: IntArray) -> None:
         self._tables[group, slots, index] = blocks
-        self._edits.append((slots, group, index, blocks, epochs))
-
-
-_NO_EDITS = BlockEdits()
-_NO_COPIES = BlockCopies()
+        self._orders.write(slots, group, index, blocks, epochs)
 
 
 def _span(start: int, stop: int) -> IntArray:

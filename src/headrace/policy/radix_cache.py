@@ -183,6 +183,31 @@ class RadixCache:
             return None
         return self.names(node)[int(self._index[group][block]) - node.first]
 
+    def runs_of(self, group: int, blocks: IntArray) -> list[tuple[list[bytes], bytes | None, bytes]]:
+        """Whole cached blocks as runs that follow each other: names, the name before, tokens."""
+        runs: list[tuple[list[bytes], bytes | None, bytes]] = []
+        after: tuple[Node | None, int] = (None, -1)
+        for block in blocks.tolist():
+            name = self.name_of(group, block)
+            if name is None:
+                continue
+            node: Node = self._owners[group][block]
+            index = int(self._index[group][block]) - node.first
+            tokens = node.key[index * self._width : (index + 1) * self._width]
+            if after == (node, index):
+                runs[-1][0].append(name)
+                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + tokens)
+            else:
+                runs.append(([name], self._name_before(node, index), tokens))
+            after = (node, index + 1)
+        return runs
+
+    def _name_before(self, node: Node, index: int) -> bytes | None:
+        if index:
+            return self.names(node)[index - 1]
+        assert node.parent is not None
+        return self.names(node.parent)[-1] if node.parent.parent is not None else None
+
     def names_of(self, match: Match) -> list[bytes]:
         """The names of the whole blocks of a match."""
         return [name for node, count in match.path for name in self.names(node)[:count]]
