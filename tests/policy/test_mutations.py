@@ -198,7 +198,7 @@ def a_table_is_not_told_of_a_shared_block(patch):
     def written(self, slots, group, index, blocks, epochs):
         write(self, slots, group, index, blocks, epochs)
         if len(slots) > 1 and len(np.unique(slots)) == 1:
-            self._edits.pop()
+            self._orders._edits.pop()
 
     patch.setattr(BlockManager, "_write", written)
 
