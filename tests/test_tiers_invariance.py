@@ -14,6 +14,8 @@ from tests.tiny_models import VOCAB, tiny_program
 from headrace.core.config import Config
 from headrace.core.request import Request, SamplingParams
 from headrace.engine.engine import Engine
+from headrace.models.loader import load_model
+from headrace.models.lowering import lower
 from headrace.worker.assembly import DiskSpace, assemble
 from headrace.worker.devices import cpu_device
 
@@ -43,10 +45,11 @@ def engine_on(executor, *, caching=True, depth=1):
     return Engine(executor, config, disk=executor.disk, fingerprint="tiny")
 
 
-def conversations(count: int) -> list[list[int]]:
+def conversations(count: int, vocab_size: int = VOCAB) -> list[list[int]]:
     draw = random.Random(5)
-    base = [draw.randrange(VOCAB) for _ in range(24)]
-    return [[*base[: draw.choice([0, 9, 16, 24])], *(draw.randrange(VOCAB) for _ in range(14))] for _ in range(count)]
+    base = [draw.randrange(vocab_size) for _ in range(24)]
+    tails = [[draw.randrange(vocab_size) for _ in range(14)] for _ in range(count)]
+    return [[*base[: draw.choice([0, 9, 16, 24])], *tail] for tail in tails]
 
 
 def run(engine: Engine, requests: list[Request], swap_every: int = 0) -> dict[str, Any]:
@@ -75,7 +78,24 @@ def turn(name: str, prompt: list[int], index: int) -> Request:
 @pytest.mark.parametrize("windows", [(None, None), (None, 20)], ids=["full", "a window"])
 def test_conversations_through_all_tiers_and_a_restart(windows, depth, tmp_path: Path):
     program = tiny_program("q8", kv_dtype="int8", windows=windows)
-    groups = tuple(dict.fromkeys(windows))
+    check_conversations(program, tuple(dict.fromkeys(windows)), depth, 6, VOCAB, tmp_path)
+
+
+def test_the_default_model_through_all_tiers_and_a_restart(default_model, tmp_path: Path):
+    loaded = load_model(default_model)
+    program = lower(
+        loaded.spec,
+        loaded.weights,
+        quantization="auto",
+        kv_dtype="bf16",
+        block_size=BLOCK,
+        max_positions=MAX_LEN,
+    )
+    check_conversations(program, (None,), 2, 4, program.vocab_size, tmp_path)
+
+
+def check_conversations(program, groups, depth: int, count: int, vocab_size: int, tmp_path: Path) -> None:
+    """Three turns of each, with a restart before the last."""
     plain = engine_on(device(program, groups, 200), caching=False)
     # A pool for hardly more than one, a host for most of them, and the disk for all.
     executors = []
@@ -84,7 +104,7 @@ def test_conversations_through_all_tiers_and_a_restart(windows, depth, tmp_path:
         executors.append(device(program, groups, ENOUGH + 4, host=30, disk=tmp_path, depth=depth))
         return engine_on(executors[-1], depth=depth)
 
-    prompts = conversations(6)
+    prompts = conversations(count, vocab_size)
     engine, hits = tight(), 0
     for round_of_turns in range(3):
         requests = [turn(f"t{round_of_turns}-", prompt, i) for i, prompt in enumerate(prompts)]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.policy.machine import MAX_LEN, STEMS, Shape, World, run_world
+from tests.policy.machine import MAX_LEN, STEMS, Shape, World
+from tests.policy.worlds import run_world
 
 OPERATIONS = 100_000
 REACHED = {

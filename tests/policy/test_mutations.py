@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.policy.machine import Shape, run_world
+from tests.policy.machine import Shape
+from tests.policy.worlds import run_world
 
 from headrace.core.batch import BlockCopies
 from headrace.policy import intake, outcome, scheduler
