@@ -6,9 +6,10 @@ request once `stopped` is set.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
+
+import msgspec
 
 from headrace.core.request import ErrorCode, FinishReason, OutputDelta, SamplingParams, TokenLogprobs
 
@@ -21,8 +22,7 @@ class Detokenizer(Protocol):
     def flush(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """What one OutputDelta adds for the client: text may lag behind tokens, tokens past a stop are gone.
     stop_reason is the stop string, or the id of the stop token unless that was EOS."""
 
