@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
 from headrace.core.request import FinishReason
-from headrace.server.dialects import begin, event, joined_text, text_pieces
+from headrace.server.dialects import begin_as_chat, event, joined_text, text_pieces
 from headrace.server.errors import describe
 from headrace.server.fields import parse
 from headrace.server.generation import Generation
@@ -40,7 +40,7 @@ class MessagesBody(msgspec.Struct, kw_only=True):
 
 
 async def create_message(request: Request) -> Response | ASGIApp:
-    body, generation, request_id = await begin(request, "msg", _as_chat)
+    body, generation, request_id = await begin_as_chat(request, "msg", _as_chat)
     service = generation.service
     if body.stream:
         events = _events(generation, request_id)

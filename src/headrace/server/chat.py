@@ -4,7 +4,6 @@ answer or as a stream of deltas.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,8 +18,7 @@ from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
 from headrace.server.answer_reader import Reading, read_as
-from headrace.server.caller import set_caller
-from headrace.server.deadline import set_deadline
+from headrace.server.beginning import begin
 from headrace.server.faces import ChatTemplate
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
@@ -41,9 +39,8 @@ from headrace.server.protocol import (
     Unset,
 )
 from headrace.server.sampling import check_range, sampling_params
-from headrace.server.service import Service, service_of
+from headrace.server.service import Service
 from headrace.server.sse import EventStream, whole_answer
-from headrace.server.structured import check_understood
 from headrace.server.tools.choice import tool_choice
 
 _ENDING_TOKENS = 8
@@ -53,18 +50,8 @@ _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"
 
 
 async def chat_completions(request: Request) -> Response | ASGIApp:
-    service = service_of(request)
-    arrival = time.monotonic()
-    service.check_taking_requests()
-    request_id = service.new_id("chatcmpl")
-    body, sequences, reading = await service.bodies.prepare(
-        request, lambda fields: prepare_chat(service, fields, request_id)
-    )
-    await check_understood(service, sequences[0].request.params.structured_outputs, body)
-    set_deadline(request, body.deadline_ms, sequences, arrival)
-    set_caller(request, body, sequences)
-    generation = Generation(service, sequences, arrival)
-    request.state.generation, request.state.answer_id = generation, request_id
+    generation, request_id, body, reading = await begin(request, "chatcmpl", prepare_chat)
+    service = generation.service
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     answer = ChatAnswer(service, generation, new_head(service, request_id, kind, body), body, reading)
     if body.stream:

@@ -4,7 +4,6 @@ leads the text, and with logprobs its log-probabilities lead the lists.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +17,7 @@ from headrace.core.errors import RequestError
 from headrace.engine.completion import Choice, build_requests, with_bad_words
 from headrace.engine.text_stream import TextDelta
 from headrace.server.answer import Head, new_head
-from headrace.server.caller import set_caller
-from headrace.server.deadline import set_deadline
+from headrace.server.beginning import begin
 from headrace.server.fields import parse
 from headrace.server.generation import Generation, Sequence
 from headrace.server.logprobs import CompletionLogprobsWriter, TokenNames, join, prompt_logprobs
@@ -33,32 +31,23 @@ from headrace.server.protocol import (
     Unset,
 )
 from headrace.server.sampling import sampling_params
-from headrace.server.service import Service, service_of
+from headrace.server.service import Service
 from headrace.server.sse import EventStream, whole_answer
-from headrace.server.structured import check_understood
 
 DEFAULT_MAX_TOKENS = 16
 """What OpenAI's completions generate when max_tokens is left out."""
 
 
 async def completions(request: Request) -> Response | ASGIApp:
-    service = service_of(request)
-    arrival = time.monotonic()
-    service.check_taking_requests()
-    request_id = service.new_id("cmpl")
-    body, sequences = await service.bodies.prepare(request, lambda fields: _prepare(service, fields, request_id))
-    await check_understood(service, sequences[0].request.params.structured_outputs, body)
-    set_deadline(request, body.deadline_ms, sequences, arrival)
-    set_caller(request, body, sequences)
-    generation = Generation(service, sequences, arrival)
-    request.state.generation, request.state.answer_id = generation, request_id
+    generation, request_id, body, _ = await begin(request, "cmpl", _prepare)
+    service = generation.service
     answer = CompletionAnswer(service, generation, new_head(service, request_id, "text_completion", body), body)
     if body.stream:
         return EventStream(generation, answer.events(), service.settings.stall_timeout)
     return await whole_answer(request, generation, answer.whole)
 
 
-def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[CompletionBody, list[Sequence]]:
+def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple[CompletionBody, list[Sequence], None]:
     """Everything before the engine: checks and tokens."""
     body = parse(fields, CompletionBody)
     service.check_model(body.model)
@@ -97,7 +86,7 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
             Sequence(number * params.n + r.choice, r, Choice.of(r, service.new_detokenizer(params)), echo)
             for r in requests
         ]
-    return body, sequences
+    return body, sequences, None
 
 
 @dataclass(slots=True)

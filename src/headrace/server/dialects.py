@@ -4,7 +4,6 @@ comes back in pieces. Text only, one choice, nothing kept between requests.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,33 +11,22 @@ import msgspec
 from starlette.requests import Request
 
 from headrace.core.errors import RequestError
-from headrace.server.caller import set_caller
+from headrace.server.beginning import begin
 from headrace.server.chat import prepare_chat
-from headrace.server.deadline import set_deadline
 from headrace.server.generation import Generation
 from headrace.server.protocol import ChatBody
-from headrace.server.service import service_of
-from headrace.server.structured import check_understood
 
 _encode = msgspec.json.Encoder().encode
 
 
-async def begin(
+async def begin_as_chat(
     request: Request, prefix: str, translate: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> tuple[ChatBody, Generation, str]:
     """A chat's body, its generation, not yet begun, and the answer's id. translate: a chat's fields for a body's.
     Raises as a chat does."""
-    service, arrival = service_of(request), time.monotonic()
-    service.check_taking_requests()
-    request_id = service.new_id(prefix)
-    body, sequences, *_ = await service.bodies.prepare(
-        request, lambda fields: prepare_chat(service, translate(fields), request_id)
+    generation, request_id, body, _ = await begin(
+        request, prefix, lambda service, fields, name: prepare_chat(service, translate(fields), name)
     )
-    await check_understood(service, sequences[0].request.params.structured_outputs, body)
-    set_deadline(request, body.deadline_ms, sequences, arrival)
-    set_caller(request, body, sequences)
-    generation = Generation(service, sequences, arrival)
-    request.state.generation, request.state.answer_id = generation, request_id
     return body, generation, request_id
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
 from headrace.core.request import FinishReason
-from headrace.server.dialects import begin, event, joined_text, text_pieces
+from headrace.server.dialects import begin_as_chat, event, joined_text, text_pieces
 from headrace.server.errors import describe
 from headrace.server.fields import parse
 from headrace.server.generation import Generation
@@ -45,7 +45,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
 
 
 async def create_response(request: Request) -> Response | ASGIApp:
-    body, generation, request_id = await begin(request, "resp", _as_chat)
+    body, generation, request_id = await begin_as_chat(request, "resp", _as_chat)
     answer = ResponseAnswer(generation, request_id, body)
     if body.stream:
         timeout = generation.service.settings.stall_timeout
