@@ -185,12 +185,21 @@ async def test_fields_reach_the_engine(client: httpx.AsyncClient, engine: FakeEn
         "frequency_penalty": -1,
         "repetition_penalty": 1.5,
     }
-    body = {"prompt": "x", **fields, "seed": 42, "logit_bias": {"65": 3}, "cache_salt": "s", "cache_hint": {"ttl_s": 9}}
+    body = {
+        "prompt": "x",
+        **fields,
+        "seed": 42,
+        "logit_bias": {"65": 3},
+        "cache_salt": "s",
+        "cache_hint": {"ttl_s": 9},
+        "num_speculative_tokens": 2,
+    }
     await client.post(COMPLETIONS, json=body)
     request = engine.added[0]
     assert {name: getattr(request.params, name) for name in fields} == fields
     assert request.params.logit_bias == {65: 3}
     assert (request.seed, request.cache_salt, request.cache_hint) == (42, "s", CacheHint(ttl_s=9))
+    assert request.num_speculative_tokens == 2
 
 
 async def test_models_defaults_apply_where_the_client_is_silent(

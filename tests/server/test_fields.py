@@ -84,6 +84,8 @@ json_values = st.recursive(
         ("cache_hint", {"pin": -1}),
         ("cache_hint", {"pni": 1}),
         ("cache_hint", 5),
+        ("num_speculative_tokens", -1),
+        ("num_speculative_tokens", "2"),
         ("priority", "urgent"),
         ("priority", 2**31),
         ("priority", 1.5),

@@ -54,6 +54,7 @@ def build_requests(
     *,
     cache_salt: str = "",
     cache_hint: CacheHint | None = None,
+    num_speculative_tokens: int | None = None,
     priority: int = DEFAULT_PRIORITY,
     tenant: str = "",
 ) -> list[Request]:
@@ -83,6 +84,7 @@ def build_requests(
             eos_ids=eos_ids,
             cache_salt=cache_salt,
             cache_hint=cache_hint,
+            num_speculative_tokens=num_speculative_tokens,
             priority=priority,
             tenant=tenant,
         )

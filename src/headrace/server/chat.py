@@ -132,6 +132,7 @@ def prepare_chat(service: Service, fields: dict[str, Any], request_id: str) -> t
             service.seeds,
             cache_salt=body.cache_salt or "",
             cache_hint=body.cache_hint,
+            num_speculative_tokens=body.num_speculative_tokens,
         )
     except RequestError as error:
         if error.param == "prompt":

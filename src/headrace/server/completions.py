@@ -77,6 +77,7 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
             service.seeds,
             cache_salt=body.cache_salt or "",
             cache_hint=body.cache_hint,
+            num_speculative_tokens=body.num_speculative_tokens,
         )
         echo = None
         if body.echo:

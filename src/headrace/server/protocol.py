@@ -55,6 +55,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
     cache_hint: CacheHint | None = None
+    num_speculative_tokens: int | None = None
     deadline_ms: int | None = None
     priority: int | str | None = None
     service_tier: str | None = None
