@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import click
 
-from headrace.commands.report import json_option
+from headrace.commands.report import json_option, write_json
 from headrace.core.errors import ConfigError, EngineError, RequestError
 
 _TIMEOUT_S = 60
@@ -28,8 +28,7 @@ def explain(request_id: str, url: str, json_file: Path | None) -> None:
         click.echo(("\n" if number else "") + str(one["record"]["request_id"]))
         for sentence in one["explanation"]:
             click.echo(f"  {sentence}")
-    if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_json(found, json_file)
 
 
 def _ask(url: str, path: str) -> dict[str, Any]:

@@ -87,9 +87,6 @@ class BlockPool:
         if len(idle):
             self.idle.put(idle)
 
-    def num_idle_among(self, blocks: IntArray) -> int:
-        return int((self.refs[blocks] == 0).sum())
-
     def release(self, blocks: IntArray) -> tuple[IntArray, int]:
         """One reference less to each of these blocks (all different). Unreferenced ones become idle if cached,
         else free. Later blocks count as less recently used: a prefix is evicted from its end. Returns the blocks

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.core.batch import BoolArray, IntArray
+from headrace.core.prefix import common_length
 from headrace.policy.cache_report import CacheReport, Miss
 from headrace.policy.chain import links
 from headrace.policy.radix_cache import ABSENT, Match, RadixCache
@@ -142,9 +143,8 @@ class Hits:
         here = np.fromiter(tips, np.intp, len(tips))
         alike = running.tokens[here, start] == tokens[start]
         for slot in here[alike].tolist():
-            stop = min(len(tokens), running.num_named(slot))
-            differ = np.flatnonzero(running.tokens[slot, start:stop] != tokens[start:stop])
-            known = (start + int(differ[0]) if len(differ) else stop) // self._size
+            same = common_length(running.tokens[slot, start : running.num_named(slot)], tokens[start:])
+            known = (start + same) // self._size
             if known > most:
                 best, most = slot, known
         return best, most

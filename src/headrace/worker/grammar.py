@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.core.batch import EMPTY, BoolArray, IntArray, SlotJoin, TokenMasks, WordArray
 from headrace.core.errors import EngineError, RequestError
+from headrace.core.prefix import common_length
 from headrace.core.structured import StructuredOutputsParams
 
 Compile = Callable[[StructuredOutputsParams], Future[Any]]
@@ -113,7 +114,7 @@ class _Matching:
         if self._matcher is None:
             self._matcher = self._compiled.result().deep_copy()
         outputs = known[self._prompt_len :]
-        kept = _common(self._taken, outputs)
+        kept = common_length(self._taken, outputs)
         if kept < len(self._taken):
             self._matcher.rollback(len(self._taken) - kept)
         if kept < len(outputs):
@@ -129,10 +130,3 @@ class _Matching:
             # A matcher never leaves this state, but the row may stand after a draft that is not accepted.
             self._matcher, self._taken = None, EMPTY
             raise EngineError(f"structured_outputs could not be followed any further: {reason[:200]}")
-
-
-def _common(taken: IntArray, outputs: IntArray) -> int:
-    """Length of the common beginning."""
-    length = min(len(taken), len(outputs))
-    differ = np.flatnonzero(taken[:length] != outputs[:length])
-    return int(differ[0]) if len(differ) else length

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.batch import EMPTY, Batch, BatchOutput, DraftTokens, IntArray, SlotJoin
+from headrace.core.prefix import common_length
 from headrace.core.request import SamplingParams
 from headrace.engine.executor import Executor
 from headrace.policy.block_manager import BlockManager
@@ -76,7 +77,7 @@ class ModelDrafter:
             self._texts[slot] = EMPTY
             self._join(context)
         self._texts[slot] = self._texts.pop(slot)
-        kept = min(_common(self._texts[slot], context.tokens), len(context.tokens) - 1)
+        kept = min(common_length(self._texts[slot], context.tokens), len(context.tokens) - 1)
         self._blocks.free_behind(np.array([slot], np.int32), np.array([kept], np.int32))
         if length > self._max_model_len:
             return False
@@ -102,7 +103,7 @@ class ModelDrafter:
 
     def _catch_up(self, slots: list[int], texts: list[IntArray]) -> BatchOutput:
         """Compute what is new of each text; the last step names the token after each."""
-        known = [_common(self._texts[slot], text) for slot, text in zip(slots, texts, strict=True)]
+        known = [common_length(self._texts[slot], text) for slot, text in zip(slots, texts, strict=True)]
         # The last token is computed anew even where all is known: its row brings the next.
         known = [min(n, len(text) - 1) for n, text in zip(known, texts, strict=True)]
         room = self._max_tokens // len(slots)
@@ -156,10 +157,3 @@ class ModelDrafter:
         )
         self._executor.submit(batch)
         return self._executor.collect()
-
-
-def _common(known: IntArray, text: IntArray) -> int:
-    """Length of the common beginning."""
-    length = min(len(known), len(text))
-    differ = np.flatnonzero(known[:length] != text[:length])
-    return int(differ[0]) if len(differ) else length
