@@ -5,7 +5,6 @@ them.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import NoReturn
 import click
 
 from headrace import __version__
-from headrace.core.errors import ConfigError, HeadraceError, ModelError, RequestError
+from headrace.core.errors import ConfigError, HeadraceError, ModelError, RequestError, did_you_mean
 
 # name: (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -53,8 +52,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+            hint = did_you_mean(name, COMMANDS, f"there are {', '.join(COMMANDS)}")
             raise click.UsageError(f"no command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -8,13 +8,12 @@ a setting exists in one place.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import ConfigError, shown
+from headrace.core.errors import ConfigError, did_you_mean, shown
 from headrace.core.kv_layout import KV_DTYPES
 from headrace.core.priority import PRIORITY_LIMIT
 from headrace.core.speculative_config import read_speculative_config
@@ -256,8 +255,7 @@ class Config:
                     field=name,
                 )
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+                hint = did_you_mean(name, known, f"known: {', '.join(sorted(known))}", most=3)
                 raise ConfigError(f"unknown setting {given!r}; {hint}", field=given)
             if name == "speculative_config" and isinstance(value, dict):
                 value = json.dumps(value)

@@ -15,7 +15,9 @@ shown to anyone; the others are for the operator.
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 _BRIEF = reprlib.Repr()
@@ -29,6 +31,12 @@ def shown(value: Any) -> str:
         return _BRIEF.repr(value)
     except ValueError:  # Python writes no integer of thousands of digits
         return f"a too large {type(value).__name__}"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, most: int = 1) -> str:
+    """How a message about an unknown name ends: with known ones that resemble it, or else as given."""
+    near = difflib.get_close_matches(name[:64], known, n=most)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 class HeadraceError(Exception):

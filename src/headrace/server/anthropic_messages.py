@@ -47,8 +47,7 @@ async def create_message(request: Request) -> Response | ASGIApp:
         return EventStream(generation, events, service.settings.stall_timeout, done=b"", fault=_fault)
 
     async def whole() -> bytes:
-        async for _ in generation.deltas():
-            pass
+        await generation.run()
         return msgspec.json.encode(_message(generation, request_id, finished=True))
 
     return await whole_answer(request, generation, whole)

@@ -189,8 +189,7 @@ class ChatAnswer:
         self.readers = [reading.new_reader() for _ in generation.sequences]
 
     async def whole(self) -> bytes:
-        async for _ in self.generation.deltas():
-            pass
+        await self.generation.run()
         return msgspec.json.encode(
             ChatCompletion(
                 id=self.head.id,

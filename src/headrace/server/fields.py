@@ -4,12 +4,11 @@ cannot change the text, or refused by name. Nothing is ever ignored in silence; 
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.core.errors import RequestError
+from headrace.core.errors import RequestError, did_you_mean
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -98,8 +97,7 @@ def _refusal(name: str, value: Any, honoured: set[str]) -> RequestError:
             code="unsupported_parameter",
         )
     known = honoured | NO_EFFECT.keys() | NEUTRAL_ONLY.keys()
-    near = difflib.get_close_matches(name[:64], known, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(honoured))}"
+    hint = did_you_mean(name, known, f"known: {', '.join(sorted(honoured))}", most=3)
     return RequestError(f"unknown field {name[:64]!r}; {hint}", param=name[:64], code="unknown_parameter")
 
 

@@ -85,6 +85,11 @@ class Generation:
             if not self._open:
                 return
 
+    async def run(self) -> None:
+        """To the end of every sequence. Raises as deltas() does."""
+        async for _ in self.deltas():
+            pass
+
     def usage(self) -> Usage:
         """Each prompt counts once, however many choices it has; cached tokens are those its first choice found."""
         first = [s for s in self.sequences if s.request.choice == 0]

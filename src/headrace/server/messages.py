@@ -4,11 +4,10 @@ line breaks, calls of tools and their results as templates expect them, everythi
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
-from headrace.core.errors import RequestError, shown
+from headrace.core.errors import RequestError, did_you_mean, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _REASONING = ("reasoning", "reasoning_content")
@@ -119,8 +118,7 @@ def _part(part: Any, where: str) -> str:
 
 
 def _unknown(where: str, name: str, known: tuple[str, ...]) -> RequestError:
-    near = difflib.get_close_matches(name[:64], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"this message may have {', '.join(known)}"
+    hint = did_you_mean(name, known, f"this message may have {', '.join(known)}")
     return RequestError(f"{where}: field {name[:64]!r} is not supported; {hint}", param=f"{where}.{name[:64]}")
 
 

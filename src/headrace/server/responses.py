@@ -120,8 +120,7 @@ class ResponseAnswer:
         self._number = -1
 
     async def whole(self) -> bytes:
-        async for _ in self._generation.deltas():
-            pass
+        await self._generation.run()
         return msgspec.json.encode(self._response(self._status()))
 
     async def events(self) -> AsyncIterator[bytes]:

@@ -6,10 +6,9 @@ event loop and in bounded time.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from typing import Any
 
-from headrace.core.errors import RequestError, shown
+from headrace.core.errors import RequestError, did_you_mean, shown
 from headrace.core.structured import KINDS, StructuredOutputsParams, schema_text
 from headrace.server.errors import HttpError
 from headrace.server.protocol import SamplingBody
@@ -104,8 +103,7 @@ def _of_schema(given: Any) -> StructuredOutputsParams:
 
 
 def _unknown(where: str, name: str, known: tuple[str, ...]) -> RequestError:
-    near = difflib.get_close_matches(name[:64], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    hint = did_you_mean(name, known, f"known: {', '.join(known)}")
     return RequestError(f"unknown field {where}; {hint}", param=where.partition(".")[0], code="unknown_parameter")
 
 
