@@ -46,7 +46,7 @@ class EngineProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.launch"], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-m", "headrace.engine_child"], stdin=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin is not None
         with process.stdin as pipe:

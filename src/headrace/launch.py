@@ -1,5 +1,4 @@
-"""The one place that wires: settings, a model and a machine become an engine, in this process (build_engine) or in
-one of its own: run as a module, this is the child that engine_process.py starts. Policy and mechanism meet
+"""The one place that wires: settings, a model and a machine become an engine in this process. Policy and mechanism meet
 nowhere else.
 """
 
@@ -8,26 +7,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from headrace import __version__
-from headrace.collector import settle
 from headrace.core.config import Config
-from headrace.core.errors import ConfigError, HeadraceError, MachineError, ModelError
+from headrace.core.errors import ConfigError, MachineError
 from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
-from headrace.engine.kv_events import EventPublisher
-from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
-from headrace.engine_process import SETTINGS_AT_FAULT, Start
 from headrace.models.grammar import GrammarCompiler
 from headrace.models.loader import LoadedModel, load_model
 from headrace.models.lowering import lower
@@ -207,41 +197,3 @@ def _fingerprint(numerics: str, kernels: str) -> str:
     """What a generated token depends on beside the request: weights, quantization and KV type (as lowering hashed
     them), the kernel set and our version."""
     return hashlib.blake2b(f"{numerics} {kernels} {__version__}".encode(), digest_size=16).hexdigest()
-
-
-def _show_loading(done: int, total: int) -> None:
-    """On the terminal, one line that is gone when all is loaded."""
-    text = f"loading weights: {100 * done // total} %" if done < total else ""
-    sys.stderr.write(f"\r{text:<30}\r")
-    sys.stderr.flush()
-
-
-def _event_publisher(config: Config) -> EventPublisher | None:
-    if config.kv_events_endpoint is None:
-        return None
-    return EventPublisher(config.kv_events_endpoint, config.kv_events_replay_endpoint, time.time())
-
-
-def main() -> int:
-    """The engine's process: load, serve the socket, and end by signal, by message or with the parent."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    plain = logging.StreamHandler(sys.stderr)
-    _notes.addHandler(plain)
-    _notes.propagate = False
-    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
-    folder = Path(start.folder)
-    try:
-        events = _event_publisher(start.config)
-        built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)
-    except HeadraceError as error:
-        report_failure(folder, str(error))
-        return SETTINGS_AT_FAULT if isinstance(error, ConfigError | ModelError) else 1
-    loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent, events=events)
-    loop.stop_on(signal.SIGTERM)
-    settle()
-    loop.run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The engine's process, which engine_process.py starts: it reads what is wanted from its standard input, builds an
+engine and serves its socket, until a signal, a message or its parent's end.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from headrace.collector import settle
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError, HeadraceError, ModelError
+from headrace.engine.kv_events import EventPublisher
+from headrace.engine.loop import EngineLoop, report_failure
+from headrace.engine_process import SETTINGS_AT_FAULT, Start
+from headrace.launch import build_engine
+
+
+def _show_loading(done: int, total: int) -> None:
+    """On the terminal, one line that is gone when all is loaded."""
+    text = f"loading weights: {100 * done // total} %" if done < total else ""
+    sys.stderr.write(f"\r{text:<30}\r")
+    sys.stderr.flush()
+
+
+def _event_publisher(config: Config) -> EventPublisher | None:
+    if config.kv_events_endpoint is None:
+        return None
+    return EventPublisher(config.kv_events_endpoint, config.kv_events_replay_endpoint, time.time())
+
+
+def main() -> int:
+    """Returns the exit status."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    plain = logging.StreamHandler(sys.stderr)
+    notes = logging.getLogger("headrace.notes")
+    notes.addHandler(plain)
+    notes.propagate = False
+    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
+    folder = Path(start.folder)
+    try:
+        events = _event_publisher(start.config)
+        built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)
+    except HeadraceError as error:
+        report_failure(folder, str(error))
+        return SETTINGS_AT_FAULT if isinstance(error, ConfigError | ModelError) else 1
+    loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent, events=events)
+    loop.stop_on(signal.SIGTERM)
+    settle()
+    loop.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
