@@ -1,0 +1,118 @@
+"""Latency of a closed loop: so many clients at once, each sending its next prompt when its answer has ended, prompts
+and answers of one length. It follows from the step times of policy/roofline.py and a few numbers for what a backend
+adds; fitted on runs, they can be refitted to another backend's by plan/calibration.py.
+
+A token waits for its decode step, for the host, and for its share of the others' prompts. A first token waits for its
+own prompt, for a few steps under way, and, in the mean of a benchmark, for the burst with which all begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.errors import ConfigError
+from headrace.core.model_spec import ModelSpec
+from headrace.policy.latency import Prior, StepWork
+from headrace.policy.roofline import Serving
+
+CHUNK = 8192
+"""Tokens of a step at most, as servers on such hardware have it by default."""
+
+_USABLE = 0.9  # share of a device's memory that a server takes
+_BESIDE = 3e9  # bytes of each device for activations, graphs and communication
+# Share of the cache up to which requests do not wait for it: blocks are not packed perfectly, lengths not even.
+_FULL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """kernels, prompt: times by which decode steps and prompts take longer than the roofline says. step: seconds of the
+    host in each step, request: more for each sequence. interference: share of the others' prompts that delays a
+    token. burst: share of all clients' prompts that delays a first token in the mean. wait: decode steps before it."""
+
+    kernels: float = 1.0
+    step: float = 2.06e-3
+    request: float = 40e-6
+    interference: float = 0.72
+    prompt: float = 1.0
+    burst: float = 0.044
+    wait: float = 4.3
+
+
+VLLM = Overheads()
+"""vLLM 0.12 on H100 and its October 2025 version on H200: medians over 141 runs (docs/planning.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """clients at once, with prompts and answers of so many tokens."""
+
+    clients: int
+    prompt: int
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Mean seconds to the first token, and of each token after it."""
+
+    ttft: float
+    tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Seconds on the devices that a load's latencies are made of: a decode step of all clients, one prompt, and what
+    all clients' prompts take for each token of an answer."""
+
+    decode: float
+    prompt: float
+    shared: float
+
+    @classmethod
+    def of(cls, prior: Prior, load: Load) -> Terms:
+        n = load.clients
+        context = int(n * (load.prompt + load.answer / 2))
+        prompt = _prompt_seconds(prior, load.prompt)
+        return cls(prior(StepWork(n, n, context, 0.0, n, n)), prompt, n * prompt / load.answer)
+
+
+def latency(terms: Terms, load: Load, numbers: Overheads) -> Latency:
+    """While the cache holds all clients."""
+    host = numbers.step + numbers.request * load.clients
+    tpot = numbers.kernels * terms.decode + host + numbers.interference * terms.shared
+    ttft = numbers.prompt * terms.prompt + numbers.burst * load.clients * terms.prompt + numbers.wait * tpot
+    return Latency(ttft, tpot)
+
+
+def queued_latency(prior: Prior, load: Load, running: int, numbers: Overheads) -> Latency:
+    """Where the cache holds only so many of the clients, the others wait for their turn."""
+    running = min(running, load.clients)
+    inside = Load(running, load.prompt, load.answer)
+    served = latency(Terms.of(prior, inside), inside, numbers)
+    each = (served.ttft + load.answer * served.tpot) / running
+    return Latency(served.ttft + (load.clients - running) * each, served.tpot)
+
+
+def clients_held(spec: ModelSpec, serving: Serving, load: Load) -> tuple[int, int]:
+    """Clients that the cache holds at once with their sequences whole, so that none ever waits for it, and as they are
+    on average, which is how many run where more are there. ConfigError where the weights alone do not fit."""
+    memory = serving.ranks * (serving.hardware.memory_bytes * _USABLE - _BESIDE)
+    weights = spec.weight_bytes(serving.weights)
+    if memory <= weights:
+        raise ConfigError(
+            f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,.0f} usable bytes of "
+            f"{serving.ranks} {serving.hardware.name}"
+        )
+    whole = _FULL * (memory - weights) / spec.kv_bytes(load.prompt + load.answer, serving.cache)
+    running = (memory - weights) / spec.kv_bytes(load.prompt + load.answer // 2, serving.cache)
+    return int(whole), int(running)
+
+
+def _prompt_seconds(prior: Prior, tokens: int) -> float:
+    total, done = 0.0, 0
+    while done < tokens:
+        chunk = min(CHUNK, tokens - done)
+        total += prior(StepWork(chunk, 1, 0, chunk * (done + chunk / 2), 1, 1))
+        done += chunk
+    return total

@@ -1,0 +1,46 @@
+"""What measured kernels reach, by hardware: the few numbers that tools/fit_roofline.py found for the curves of
+policy/kernel_curves.py, with the median relative error of each.
+
+Source: kernel tables of vLLM 0.14 (A100) and 0.24 (H100, H200) in ai-dynamo/aiconfigurator (Apache-2.0).
+
+    median error    gemm bf16   gemm fp8   prefill   decode   all-reduce
+    a100                6.3 %          -     6.9 %    7.7 %        9.2 %
+    h100                5.3 %     10.6 %     6.8 %    6.2 %        9.4 %
+    h200                5.7 %     12.2 %     6.6 %    6.4 %        7.0 %
+
+Hardware without measured kernels takes the H100's shares of its own limits, which is a guess: `measured` says so.
+"""
+
+from __future__ import annotations
+
+from headrace.policy.kernel_curves import AllReduce, Decode, Gemm, Kernels, Prefill
+
+_A100 = Kernels(
+    gemm=(("bf16", Gemm(0.954, 0.767, 93.8, 0.806)),),
+    prefill=Prefill(0.582, 240, 1.17e-5),
+    decode=Decode(0.7, 0.0, 1.93e-5),
+    all_reduce=AllReduce(0.302, 4.53e-6, 2.34e-7),
+)
+_H100 = Kernels(
+    gemm=(("bf16", Gemm(0.886, 0.883, 20.6, 1.39)), ("fp8", Gemm(0.741, 0.816, 81.6, 0.363))),
+    prefill=Prefill(0.672, 498, 1.36e-5),
+    decode=Decode(0.9, 2.26e-8, 1.23e-5),
+    all_reduce=AllReduce(0.339, 3.98e-6, 1.76e-7),
+)
+_H200 = Kernels(
+    gemm=(("bf16", Gemm(0.848, 0.844, 9.14, 1.55)), ("fp8", Gemm(0.923, 0.812, 126, 0.223))),
+    prefill=Prefill(0.664, 477, 1.34e-5),
+    decode=Decode(0.863, 2.82e-8, 1.25e-5),
+    all_reduce=AllReduce(0.349, 4.3e-6, 9.92e-8),
+)
+_FITTED = {"a100": _A100, "h100": _H100, "h200": _H200}
+
+
+def measured(hardware: str) -> bool:
+    """Whether kernels were measured on this hardware."""
+    return hardware in _FITTED
+
+
+def kernels_of(hardware: str) -> Kernels:
+    """The numbers for this hardware, or the H100's."""
+    return _FITTED.get(hardware, _H100)

@@ -1,0 +1,121 @@
+"""Fit the few numbers of policy/kernel_curves.py to measured kernels, and print policy/fitted_kernels.py's table.
+
+Reads the tables of ai-dynamo/aiconfigurator (Apache-2.0) from HEADRACE_DATA/gpu_timings; needs pyarrow, which is in the
+`test` extra. Descends the median of relative errors one number after the other, so it needs no solver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as parquet
+
+from headrace.core.hardware import Hardware, known_hardware
+from headrace.core.model_spec import item_bytes
+
+Array = npt.NDArray[np.float64]
+Table = dict[str, npt.NDArray[Any]]
+DATA = Path(os.environ.get("HEADRACE_DATA", "../shared/data")) / "gpu_timings"
+GPUS = ("a100", "h100", "h200")
+ORDER = 4.0
+MOST_ROWS = 4000
+
+
+def read(gpu: str, name: str, keep: Callable[[Table], npt.NDArray[np.bool_]]) -> Table:
+    """At most MOST_ROWS rows of a table, evenly taken."""
+    table = parquet.read_table(DATA / gpu / f"{name}_perf.parquet").to_pydict()
+    columns = {column: np.array(values) for column, values in table.items()}
+    rows = np.flatnonzero(keep(columns) & (columns["latency"] > 0))
+    rows = rows[:: max(1, len(rows) // MOST_ROWS)]
+    return {column: values[rows] for column, values in columns.items()}
+
+
+def descend(model: Callable[[Array], Array], measured: Array, start: tuple[float, ...]) -> tuple[list[float], float]:
+    """Numbers above 0 that make the mean of |log(model / measured)| least, and the median relative error with them."""
+    numbers, step = np.array(start, np.float64), 0.5
+
+    def loss(at: Array) -> float:
+        return float(np.abs(np.log(model(at) / measured)).mean())
+
+    best = loss(numbers)
+    while step > 1e-3:
+        improved = False
+        for i in range(len(numbers)):
+            for factor in (1 + step, 1 / (1 + step)):
+                trial = numbers.copy()
+                trial[i] *= factor
+                if (value := loss(trial)) < best - 1e-9:
+                    numbers, best, improved = trial, value, True
+        step = step if improved else step / 2
+    error = float(np.median(np.abs(model(numbers) - measured) / measured))
+    return [float(f"{x:.3g}") for x in numbers], error
+
+
+def fit_gemm(gpu: Hardware, dtype: str) -> tuple[list[float], float]:
+    """The last number is what a kernel that runs alone takes beside the rest; a step's graph hides it."""
+
+    def keep(t: Table) -> npt.NDArray[np.bool_]:
+        # Rows as a step has them: few, or padded. One row more than a multiple costs up to twice as much.
+        sizes = ((t["m"] <= 16) | (t["m"] % 16 == 0)) & (t["m"] <= 8192) & (t["n"] * t["k"] >= 4e6)
+        return sizes & (t["gemm_dtype"] == ("bfloat16" if dtype == "bf16" else dtype))
+
+    t = read(gpu.name, "gemm", keep)
+    m, n, k = (t[x].astype(np.float64) for x in "mnk")
+    flops, weights = 2 * m * n * k / gpu.peak(dtype), n * k * item_bytes(dtype) / gpu.bandwidth
+    activations = 2 * m * (n + k) / gpu.bandwidth
+
+    def model(x: Array) -> Array:
+        compute, memory, rows, outside, fixed = x
+        arithmetic = flops / compute * (1 + rows / m)
+        inside = (arithmetic**ORDER + (weights / memory) ** ORDER) ** (1 / ORDER)
+        return fixed + activations / outside + inside
+
+    return descend(model, t["latency"] / 1e3, (0.7, 0.8, 30.0, 1.0, 3e-6))
+
+
+def _plain(t: Table) -> npt.NDArray[np.bool_]:
+    """Without windows, heads of 128, grouped queries, kept in 16 bits."""
+    full = t["window_size"] == 0 if "window_size" in t else np.ones(len(t["latency"]), bool)
+    kept = (t["kv_cache_dtype"] == "bfloat16") & (t["num_key_value_heads"] <= 8)
+    return full & kept & (t["head_dim"] == 128) & (t["num_heads"] >= 4)
+
+
+def fit_prefill(gpu: Hardware) -> tuple[list[float], float]:
+    t = read(gpu.name, "context_attention", lambda t: _plain(t) & (t["isl"] >= 64) & (t["isl"] <= 16384))
+    length = t["isl"].astype(np.float64)
+    work = 2 * t["batch_size"] * length**2 / 2 * t["num_heads"] * 256 / gpu.peak("bf16")
+    return descend(lambda x: x[2] + work / x[0] * (1 + x[1] / (length / 2)), t["latency"] / 1e3, (0.5, 200.0, 1e-5))
+
+
+def fit_decode(gpu: Hardware) -> tuple[list[float], float]:
+    t = read(gpu.name, "generation_attention", lambda t: _plain(t) & (t["step"] >= 127) & (t["step"] <= 32768))
+    batch = t["batch_size"].astype(np.float64)
+    traffic = batch * (t["step"] + 1) * t["num_key_value_heads"] * 256 * 2 / gpu.bandwidth
+    return descend(lambda x: x[2] + x[1] * batch + traffic / x[0], t["latency"] / 1e3, (0.8, 1e-8, 1e-5))
+
+
+def fit_all_reduce(gpu: Hardware) -> tuple[list[float], float]:
+    t = read(gpu.name, "custom_allreduce", lambda t: t["backend"] == "vllm_graph")
+    ranks = t["num_gpus"].astype(np.float64)
+    sent = 2 * t["message_size"] * (ranks - 1) / ranks / gpu.link
+    return descend(lambda x: x[1] + x[2] * ranks + sent / x[0], t["latency"] / 1e3, (0.6, 3e-6, 3e-7))
+
+
+def main() -> int:
+    for name in GPUS:
+        gpu = known_hardware(name)
+        fits = {f"gemm {d}": fit_gemm(gpu, d) for d in ("bf16", "fp8") if d in dict(gpu.peaks)}
+        fits |= {"prefill": fit_prefill(gpu), "decode": fit_decode(gpu), "all-reduce": fit_all_reduce(gpu)}
+        for kind, (numbers, error) in fits.items():
+            sys.stdout.write(f"{name:<6}{kind:<12}{', '.join(f'{x:g}' for x in numbers):<44}{error:.1%}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
