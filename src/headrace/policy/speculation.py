@@ -193,8 +193,8 @@ class Speculation:
 
     def learn(self, slot: int, serial: int, accepted: int | None) -> None:
         """How many of the tokens drafted for this request were kept; None if it has left."""
-        computed = self._pending.pop((slot, serial))
-        if accepted is None:
+        computed = self._pending.pop((slot, serial), None)
+        if computed is None or accepted is None:
             return
         drafted = len(computed.odds)
         # Each token was expected to follow those before it; what follows the first wrong one says nothing.
@@ -224,6 +224,9 @@ class Speculation:
         """What the odds of a request's next token are worth by its record, 0 to 1."""
         new = slots[self._serials[slots] != serials]
         self._hits[new] = self._hopes[new] = 0.0
+        for slot in new.tolist():
+            # Drafts that found no blocks were never computed.
+            self._pending.pop((slot, int(self._serials[slot])), None)
         self._serials[slots] = serials
         self._eager[new] = False
         self._wasted[new] = self._quiet_until[new] = 0
