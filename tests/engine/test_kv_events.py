@@ -128,6 +128,40 @@ def test_batches_are_numbered_live_and_replayed(sockets):
         socket.close()
 
 
+def test_a_replay_is_whole_however_much_is_kept(sockets):
+    context, (address, replay) = sockets
+    publisher = EventPublisher(address, replay, 0.0)
+    for _ in range(10_500):
+        publisher.publish([BlockRemoved([b"n" * 16])], 1.0)
+    asker = context.socket(zmq.DEALER)
+    asker.connect(replay)
+    asker.send_multipart((b"", bytes(8)))
+    assert publisher.replay.poll(5000)
+    publisher.answer()
+    numbers = [int.from_bytes(received(asker)[1], "big", signed=True) for _ in range(10_001)]
+    assert numbers == [*range(501, 10_501), -1]
+    for socket in (publisher, asker):
+        socket.close()
+
+
+def test_one_who_asks_without_end_does_not_keep_the_engine(sockets):
+    context, (address, replay) = sockets
+    publisher = EventPublisher(address, replay, 0.0)
+    asker = context.socket(zmq.DEALER)
+    asker.connect(replay)
+    for _ in range(3):
+        asker.send_multipart((b"", bytes(8)))
+    for _ in range(3):
+        assert publisher.replay.poll(5000)
+        publisher.answer()
+        assert [received(asker)[1] for _ in range(2)] == [bytes(8), END]
+        assert not asker.poll(0)
+    asker.send_multipart((b"", bytes(100_000)))
+    assert not publisher.replay.poll(200), "an overlong question was taken in"
+    for socket in (publisher, asker):
+        socket.close()
+
+
 def test_an_address_that_cannot_be_bound_is_refused_by_name(sockets):
     _, (address, _) = sockets
     with pytest.raises(ConfigError, match="kv_events_endpoint"):

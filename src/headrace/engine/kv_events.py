@@ -17,6 +17,10 @@ END = (-1).to_bytes(8, "big", signed=True)
 """In the place of a number: a replay has ended."""
 _KEPT = 10_000
 """Batches that can be replayed."""
+_REPLAYED = 2 * _KEPT
+"""Messages that wait for one who asked: a whole replay and more, so that only who asks without reading loses some."""
+_QUESTION_BYTES = 1024
+"""Who sends more than that in a frame is cut off."""
 _QUEUED = 100_000
 """Batches that wait for a slow listener before some are dropped; it sees the gap in their numbers."""
 
@@ -41,7 +45,11 @@ class EventPublisher:
         self._number = 0
         self._publisher = self._context.socket(zmq.PUB)
         self._publisher.set_hwm(_QUEUED)
-        self.replay: zmq.Socket[bytes] | None = None if replay is None else self._context.socket(zmq.ROUTER)
+        self.replay: zmq.Socket[bytes] | None = None
+        if replay is not None:
+            self.replay = self._context.socket(zmq.ROUTER)
+            self.replay.set(zmq.SNDHWM, _REPLAYED)
+            self.replay.set(zmq.MAXMSGSIZE, _QUESTION_BYTES)
         try:
             _bind(self._publisher, "kv_events_endpoint", endpoint)
             if self.replay is not None and replay is not None:
@@ -60,16 +68,18 @@ class EventPublisher:
         self._publisher.send_multipart((b"", number, body))
 
     def answer(self) -> None:
-        """Send again what listeners have asked for since the last call: from a number on, as far as it is kept."""
-        while self.replay is not None and int(self.replay.get(zmq.EVENTS)) & zmq.POLLIN:
-            frames = self.replay.recv_multipart()
-            if len(frames) != 3 or len(frames[2]) != 8:
-                continue
-            listener, start = frames[0], frames[2]
-            for number, body in tuple(self._sent):
-                if number >= start:
-                    self.replay.send_multipart((listener, b"", number, body))
-            self.replay.send_multipart((listener, b"", END, b""))
+        """Send one listener again what it has asked for: from a number on, as far as it is kept. Others have their
+        turn at the next call, so that steps go on between answers."""
+        if self.replay is None or not int(self.replay.get(zmq.EVENTS)) & zmq.POLLIN:
+            return
+        frames = self.replay.recv_multipart()
+        if len(frames) != 3 or len(frames[2]) != 8:
+            return
+        listener, start = frames[0], frames[2]
+        for number, body in self._sent:
+            if number >= start:
+                self.replay.send_multipart((listener, b"", number, body))
+        self.replay.send_multipart((listener, b"", END, b""))
 
     def close(self) -> None:
         self._publisher.close(linger=0)

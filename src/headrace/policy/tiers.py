@@ -43,7 +43,7 @@ class Tiers:
         # Read from the disk, and not used since.
         self._read = [np.zeros(n, np.bool_) for n in sizes.host_blocks]
         self._writes: deque[tuple[bytes, int]] = deque()
-        self._num_writes = 0
+        self._writing: set[tuple[bytes, int]] = set()
         self._numbers = 0
         self._orders: list[DiskTransfer] = []
         self._shrink()
@@ -65,7 +65,7 @@ class Tiers:
     @property
     def has_orders(self) -> bool:
         """Whether take_orders() would bring any."""
-        return bool(self._orders) or (bool(self._writes) and self._num_writes < MOST_WRITES)
+        return bool(self._orders) or (bool(self._writes) and len(self._writing) < MOST_WRITES)
 
     def find(self, name: bytes, group: int) -> int:
         """The host block that holds this one; ON_DISK if the disk does, or ABSENT."""
@@ -126,12 +126,13 @@ class Tiers:
 
     def take_orders(self) -> tuple[DiskTransfer, ...]:
         """What the disk is to do, to be begun after the copies of the same batch."""
-        while self._writes and self._num_writes < MOST_WRITES:
-            name, group = self._writes.popleft()
+        while self._writes and len(self._writing) < MOST_WRITES:
+            name, group = key = self._writes.popleft()
             block = self._host[group].get(name)
-            if block is not None and (name, group) not in self._disk:
+            # Twice in the queue is what the host let go of and was given again.
+            if block is not None and key not in self._disk and key not in self._writing:
                 self._pools[group].share(np.array([block], np.int32))
-                self._num_writes += 1
+                self._writing.add(key)
                 self._begin(name, group, block, reads=False)
         orders, self._orders = tuple(self._orders), []
         return orders
@@ -152,7 +153,7 @@ class Tiers:
                     # It was damaged or is gone; the disk has removed it.
                     self._disk_bytes -= self._disk.pop(key, 0)
             else:
-                self._num_writes -= 1
+                self._writing.remove(key)
                 if result.ok:
                     self._disk[key] = self.sizes.block_bytes[group]
                     self._disk_bytes += self.sizes.block_bytes[group]
