@@ -5,13 +5,12 @@ Blocks of full groups are kept from first to last; blocks of a group with a wind
 that may still be computed sees them. Equal blocks are kept once: when a block turns out to be cached already, the
 table is turned to the cached one (same prefix, same values, bit for bit) and the copy is freed. A block of which only
 the first tokens are wanted is copied, so that a hit is exact to the token. What gives way goes to lower tiers, if there
-are any (tiers.py), and comes back from there.
+are any (offloading.py), and comes back from there.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -27,14 +26,13 @@ from headrace.policy.device_orders import DeviceOrders
 from headrace.policy.event_log import EventLog
 from headrace.policy.eviction import EXPIRED
 from headrace.policy.hits import Hit, Hits
+from headrace.policy.offloading import Offloading
 from headrace.policy.radix_cache import ABSENT, Inserted, Node, RadixCache
 from headrace.policy.slots import Slots
-from headrace.policy.tiers import ON_DISK, Tiers
+from headrace.policy.tiers import Tiers
 
 PINNED_SHARE = 0.25
 """Most of a pool that pins may keep."""
-MOST_LOWERED = 8
-"""Idle blocks that one step copies down."""
 
 
 class BlockManager:
@@ -63,9 +61,13 @@ class BlockManager:
         self.tiers = tiers
         self.cache: RadixCache | None = None
         self._hits: Hits | None = None
+        self._orders = DeviceOrders()
+        self._offloading: Offloading | None = None
         if caching:
             self.cache = RadixCache(block_size, num_blocks, sum(num_blocks), fingerprint)
             self._hits = Hits(self.cache, block_size, windows, tiers)
+            if tiers is not None:
+                self._offloading = Offloading(tiers, self.cache, self._hits, self.pools, self._orders)
         # Most blocks that any sequence holds at once, where a window bounds them.
         self._most_at_once = [None if w is None else -(-(w - 1 + reach) // block_size) + 1 for w in windows]
         width = -(-max_model_len // block_size)
@@ -85,10 +87,6 @@ class BlockManager:
         # (time, what is over then): see clock().
         self._unpin_at: list[float] = []
         self._expire_at: list[tuple[float, int, int, IntArray]] = []
-        self._orders = DeviceOrders()
-        # (when, group, blocks, their tick): idle since then, to be copied down.
-        self._idle_s = 0.0 if tiers is None else tiers.sizes.idle_s
-        self._idle: deque[tuple[float, int, IntArray, int]] = deque()
         # Events tell of one group, the first without a window if there is one.
         told = windows.index(None) if None in windows else 0
         self._events = EventLog(self.cache, told, block_size) if recording and self.cache is not None else None
@@ -114,8 +112,8 @@ class BlockManager:
     @property
     def timed(self) -> bool:
         """Whether time alone changes what is kept, see clock(), or what the disk will have done."""
-        lowering = self.tiers is not None and (bool(self._idle) or self.tiers.busy)
-        return lowering or bool(self._unpin_at or self._expire_at)
+        pending = self._offloading is not None and self._offloading.pending
+        return pending or bool(self._unpin_at or self._expire_at)
 
     def clock(self, now: float) -> None:
         """It is `now` (seconds): end what was pinned or had time to live until then, copy down what has been idle."""
@@ -127,8 +125,8 @@ class BlockManager:
         while self._expire_at and self._expire_at[0][0] <= now:
             _, tick, group, blocks = heapq.heappop(self._expire_at)
             self.pools[group].idle.move(blocks, tick, EXPIRED)
-        if self.tiers is not None and self._idle:
-            self._lower_idle(self.tiers, now)
+        if self._offloading is not None:
+            self._offloading.lower_idle(now)
 
     # Prefix hits
 
@@ -235,14 +233,7 @@ class BlockManager:
     def fetch(self, hit: Hit) -> int:
         """Have the disk read what only it has of a hit. Returns the number of the last read that brings any of it;
         0 if there is no room to read it into."""
-        last = 0
-        if self.tiers is None or hit.lower is None or self._hits is None:
-            return last
-        for group in range(len(self.pools)):
-            first = self._hits.first_visible(group, hit.tokens)
-            for index in np.flatnonzero(hit.lower[group, first:] == ON_DISK).tolist():
-                last = max(last, self.tiers.fetch(hit.names[first + index - hit.first_name], group))
-        return last
+        return 0 if self._offloading is None else self._offloading.fetch(hit)
 
     def prefetch(self, salt: str, tokens: IntArray, most: int) -> None:
         """Have the disk read what it has of a request that will wait for a while."""
@@ -261,19 +252,16 @@ class BlockManager:
     @property
     def has_moves(self) -> bool:
         """Whether something is to be moved between tiers, be there a step or not."""
-        return self.tiers is not None and (self._orders.has_copies or self.tiers.has_orders)
+        return self._offloading is not None and self._offloading.has_orders
 
     def next_chore(self, now: float) -> float | None:
         """Seconds until something is to be moved that no request asks for; None if there is nothing."""
-        if self.tiers is None:
-            return None
-        if self.has_moves or self.tiers.busy:
-            return 0.0
-        return max(0.0, self._idle[0][0] + self._idle_s - now) if self._idle else None
+        return None if self._offloading is None else self._offloading.next_chore(now)
 
     def lower_at_once(self) -> None:
         """Whatever is idle has been idle for long enough."""
-        self._idle_s = 0.0
+        if self._offloading is not None:
+            self._offloading.at_once()
 
     def _raise(self, slot: int, lower: IntArray) -> None:
         """Give a slot blocks for those of its prefix that the host has, and order the copies."""
@@ -290,25 +278,6 @@ class BlockManager:
             for source, destination in zip(sources.tolist(), blocks.tolist(), strict=True):
                 self._orders.copy(CopyKind.UP, group, source, destination)
             self.tiers.let_go(group, sources)
-
-    def _lower(self, tiers: Tiers, group: int, blocks: IntArray) -> None:
-        """Copy whole cached blocks down, as far as the host has room and not yet has them."""
-        assert self.cache is not None
-        for block in blocks.tolist():
-            name = self.cache.name_of(group, block)
-            if name is not None and (below := tiers.lower(name, group)) is not None:
-                self._orders.copy(CopyKind.DOWN, group, block, below)
-
-    def _lower_idle(self, tiers: Tiers, now: float) -> None:
-        """Copy down some of what was not used for long enough; it stays on the device until its place is needed."""
-        room = MOST_LOWERED
-        while room and self._idle and self._idle[0][0] + self._idle_s <= now:
-            since, group, blocks, tick = self._idle.popleft()
-            blocks = self.pools[group].idle.unused_since(blocks, tick)
-            self._lower(tiers, group, blocks[:room])
-            if len(blocks) > room:
-                self._idle.appendleft((since, group, blocks[room:], tick))
-            room -= min(room, len(blocks))
 
     # Growth
 
@@ -405,12 +374,12 @@ class BlockManager:
                 pool.pin(blocks[pool.cached[blocks]], until)
                 heapq.heappush(self._unpin_at, until)
             idle, tick = pool.release(blocks)
-            if len(idle) and self.tiers is not None:
+            if len(idle) and self._offloading is not None:
                 if swap:
-                    self._lower(self.tiers, group, idle)
+                    self._offloading.lower(group, idle)
                     pool.idle.move(idle, tick, EXPIRED)
                 else:
-                    self._idle.append((self._now, group, idle, tick))
+                    self._offloading.lower_later(group, idle, tick, self._now)
             if hint is not None and hint.ttl_s is not None and len(idle):
                 heapq.heappush(self._expire_at, (self._now + hint.ttl_s, tick, group, idle))
             self._first[group, slot] = 0
@@ -458,8 +427,8 @@ class BlockManager:
         if short := pool.shortage(count):
             assert self.cache is not None
             given = pool.evict(short)
-            if self.tiers is not None:
-                self._lower(self.tiers, group, given)
+            if self._offloading is not None:
+                self._offloading.lower(group, given)
             if self._events is not None:
                 self._events.removed(group, given)
             self.cache.forget(group, given, self._now, self._request_ids[slot])
