@@ -268,6 +268,6 @@ def test_a_warm_cache_is_really_hit():
     engine = model.engine(setup)
     cold = model.run([request], engine, setup)
     warm = model.run([request], engine, setup)
-    assert engine.stats().cached_tokens == 48
+    assert engine.stats().cached_tokens == len(request.prompt_ids) - 1
     assert cold == warm
     assert warm["r"][3] == [(FinishReason.LENGTH, None)]

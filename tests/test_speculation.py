@@ -24,6 +24,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=48, logprobs=2, ignore_eos=Tru
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, seed=3, max_tokens=32, presence_penalty=0.5, logprobs=0)
 
 
+@pytest.mark.usefixtures("free_rows")
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_the_text_is_the_same_whoever_guesses(params, default_model):
     plain, stats = answers(params)
@@ -34,6 +35,7 @@ def test_the_text_is_the_same_whoever_guesses(params, default_model):
         assert stats.drafted_tokens > 0, settings
 
 
+@pytest.mark.usefixtures("free_rows")
 def test_a_model_that_guesses_for_itself_is_always_right(default_model):
     _, stats = answers(GREEDY, speculative_model=str(default_model), num_speculative_tokens=5)
     assert stats.accepted_tokens == stats.drafted_tokens > 0

@@ -94,6 +94,7 @@ def test_log_probabilities_are_the_models_own(llm: LLM) -> None:
     assert held.logprobs[0][held.token_ids[0]].logprob < free.logprobs[0][free.token_ids[0]].logprob
 
 
+@pytest.mark.usefixtures("free_rows")
 def test_guessing_ahead_changes_no_token_of_a_form(llm: LLM, default_model: Path) -> None:
     """Drafts are masked row by row: a matcher steps back from those that were not accepted."""
     tags = {"type": "array", "items": {"enum": ["new", "old"]}, "minItems": 6, "maxItems": 8}
