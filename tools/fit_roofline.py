@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +57,33 @@ def descend(model: Callable[[Array], Array], measured: Array, start: tuple[float
     return [float(f"{x:.3g}") for x in numbers], error
 
 
-def fit_gemm(gpu: Hardware, dtype: str) -> tuple[list[float], float]:
-    """The last number is what a kernel that runs alone takes beside the rest; a step's graph hides it."""
+def fit_gemm(gpus: Sequence[Hardware], dtype: str) -> tuple[list[float], float]:
+    """One curve for all of these. The last number is what a kernel that runs alone takes beside the rest: a step's
+    graph hides it."""
 
     def keep(t: Table) -> npt.NDArray[np.bool_]:
         # Rows as a step has them: few, or padded. One row more than a multiple costs up to twice as much.
         sizes = ((t["m"] <= 16) | (t["m"] % 16 == 0)) & (t["m"] <= 8192) & (t["n"] * t["k"] >= 4e6)
         return sizes & (t["gemm_dtype"] == ("bfloat16" if dtype == "bf16" else dtype))
 
-    t = read(gpu.name, "gemm", keep)
-    m, n, k = (t[x].astype(np.float64) for x in "mnk")
-    flops, weights = 2 * m * n * k / gpu.peak(dtype), n * k * item_bytes(dtype) / gpu.bandwidth
-    activations = 2 * m * (n + k) / gpu.bandwidth
+    parts = []
+    for gpu in gpus:
+        t = read(gpu.name, "gemm", keep)
+        m, n, k = (t[x].astype(np.float64) for x in "mnk")
+        times = (
+            2 * m * n * k / gpu.peak(dtype),
+            n * k * item_bytes(dtype) / gpu.bandwidth,
+            2 * m * (n + k) / gpu.bandwidth,
+        )
+        parts.append((m, *times, t["latency"] / 1e3))
+    m, arithmetic, weights, activations, measured = (np.concatenate(part) for part in zip(*parts, strict=True))
 
     def model(x: Array) -> Array:
         compute, memory, rows, outside, fixed = x
-        arithmetic = flops / compute * (1 + rows / m)
-        inside = (arithmetic**ORDER + (weights / memory) ** ORDER) ** (1 / ORDER)
+        inside = ((arithmetic / compute * (1 + rows / m)) ** ORDER + (weights / memory) ** ORDER) ** (1 / ORDER)
         return fixed + activations / outside + inside
 
-    return descend(model, t["latency"] / 1e3, (0.7, 0.8, 30.0, 1.0, 3e-6))
+    return descend(model, measured, (0.7, 0.8, 30.0, 1.0, 3e-6))
 
 
 def _plain(t: Table) -> npt.NDArray[np.bool_]:
@@ -108,12 +115,17 @@ def fit_all_reduce(gpu: Hardware) -> tuple[list[float], float]:
 
 
 def main() -> int:
-    for name in GPUS:
-        gpu = known_hardware(name)
-        fits = {f"gemm {d}": fit_gemm(gpu, d) for d in ("bf16", "fp8") if d in dict(gpu.peaks)}
-        fits |= {"prefill": fit_prefill(gpu), "decode": fit_decode(gpu), "all-reduce": fit_all_reduce(gpu)}
-        for kind, (numbers, error) in fits.items():
-            sys.stdout.write(f"{name:<6}{kind:<12}{', '.join(f'{x:g}' for x in numbers):<44}{error:.1%}\n")
+    gpus = [known_hardware(name) for name in GPUS]
+    # H100 and H200 multiply alike; together they tell arithmetic from what goes on around it.
+    hopper = [gpu for gpu in gpus if "fp8" in dict(gpu.peaks)]
+    found = {"fp8 gemm": fit_gemm(hopper, "fp8")}
+    for gpu in gpus:
+        found[f"{gpu.name} gemm"] = fit_gemm([gpu], "bf16")
+        found[f"{gpu.name} prefill"] = fit_prefill(gpu)
+        found[f"{gpu.name} decode"] = fit_decode(gpu)
+        found[f"{gpu.name} all-reduce"] = fit_all_reduce(gpu)
+    for kind, (numbers, error) in found.items():
+        sys.stdout.write(f"{kind:<18}{', '.join(f'{x:g}' for x in numbers):<44}{error:.1%}\n")
     return 0
 
 

@@ -23,7 +23,7 @@ spec.loader.exec_module(fit_roofline)
 def test_the_committed_numbers_are_the_fitted_ones():
     gpu, committed = known_hardware("a100"), kernels_of("a100")
     curve = dict(committed.gemm)["bf16"]
-    numbers, error = fit_roofline.fit_gemm(gpu, "bf16")
+    numbers, error = fit_roofline.fit_gemm([gpu], "bf16")
     assert numbers[:4] == pytest.approx([curve.compute, curve.memory, curve.rows, curve.activations], rel=0.02)
     assert error < 0.08
     curve = committed.all_reduce

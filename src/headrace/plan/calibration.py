@@ -19,7 +19,7 @@ Matrix = npt.NDArray[np.float64]
 # Toward the numbers before, beside a weight of 1 for all runs. Kernels are much the same everywhere: what differs is
 # sooner the host's doing, so the first number of each fit, by which kernels are slower, is held.
 _PULL = 0.003
-_HELD = 0.1
+_HELD = 0.3
 _LEAST_ERROR = 0.02  # relative; smaller ones weigh no more
 _ROUNDS = 30
 _SWEEPS = 60

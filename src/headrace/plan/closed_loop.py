@@ -31,16 +31,16 @@ class Overheads:
     token. burst: share of all clients' prompts that delays a first token in the mean. wait: decode steps before it."""
 
     kernels: float = 1.0
-    step: float = 2.06e-3
+    step: float = 2.1e-3
     request: float = 40e-6
-    interference: float = 0.72
+    interference: float = 0.73
     prompt: float = 1.0
-    burst: float = 0.044
-    wait: float = 4.3
+    burst: float = 0.048
+    wait: float = 4.25
 
 
 VLLM = Overheads()
-"""vLLM 0.12 on H100 and its October 2025 version on H200: medians over 141 runs (docs/planning.md)."""
+"""vLLM 0.12 on H100 and its October 2025 version on H200: fitted to 143 runs (docs/planning.md)."""
 
 
 @dataclass(frozen=True, slots=True)
