@@ -10,6 +10,7 @@ from headrace.models.published import CONFIGS, published_model
 
 # All, as the tensors of the checkpoint sum (DeepSeek-V3 less its 14,848 router biases); active: less idle experts.
 PARAMETERS = {
+    "smollm2-135m": (134_515_008, 134_515_008),
     "llama-3-8b": (8_030_261_248, 8_030_261_248),
     "llama-3-70b": (70_553_706_496, 70_553_706_496),
     "llama-3.1-405b": (405_853_388_800, 405_853_388_800),

@@ -80,6 +80,21 @@ def test_past_the_capacity_cliff_a_first_token_waits_for_the_others_to_end(tmp_p
     assert past["predicted_ttft_ms"] > 20 * inside["predicted_ttft_ms"]
 
 
+def test_this_machine_is_measured(tmp_path: Path) -> None:
+    small = row(
+        model_path="SmolLM2-135M", system="this-machine", precision="int8", tp_size=1, batch_size=1, isl=32, osl=32
+    )
+    rows = [small, small | {"tp_size": 2}]
+    found = tmp_path / "report.json"
+    assert cli.run(["validate", "--csv", str(write(tmp_path / "runs.csv", rows)), "--json", str(found)]) == 0
+    report = json.loads(found.read_text())
+    (group,) = report["by_group"].values()
+    assert group["rows"] == 1 and not group["kernels_measured"]
+    assert "that one node joins, got 2" in report["skipped"]["line 3"]
+    # Its weights are 135 MB, which no processor reads in less than a fifth of a millisecond.
+    assert report["predictions"][0]["predicted_tpot_ms"] > 0.2
+
+
 def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
     lacking = {name: value for name, value in row().items() if name != "isl"}
     with pytest.raises(ConfigError, match="has no column isl; it has backend"):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.commands.report import json_option, show, write_json
+from headrace.core.hardware import Hardware, known_hardware
+from headrace.ops.cpu_ceilings import measure_ceilings
 from headrace.plan.calibration import calibrate
 from headrace.plan.closed_loop import VLLM
 from headrace.plan.runs import read_runs
 from headrace.plan.validation import errors, held_out, predictions
 from headrace.plan.validation import validate as validate_runs
+from headrace.worker.machine import this_machine
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+_THIS = "this-machine"
 
 
 @click.command()
@@ -34,7 +40,7 @@ def validate(csv_file: Path | None, own: Path | None, json_file: Path | None) ->
         raise click.UsageError("give --csv FILE, --calibrate FILE or both")
     numbers, report = VLLM, dict[str, Any]()
     if own is not None:
-        runs, left_out = read_runs(own)
+        runs, left_out = read_runs(own, _find_hardware)
         numbers = calibrate(runs)
         inside = [run for run in runs if not run.past_capacity]
         report["calibration"] = {
@@ -44,8 +50,19 @@ def validate(csv_file: Path | None, own: Path | None, json_file: Path | None) ->
             "held_out": held_out(runs),
             "skipped": {f"line {line}": why for line, why in left_out.items()},
         }
-    runs, left_out = read_runs(csv_file or own or Path())
+    runs, left_out = read_runs(csv_file or own or Path(), _find_hardware)
     report = {**validate_runs(runs, numbers), "skipped": {f"line {n}": why for n, why in left_out.items()}, **report}
     show(report, None)
     write_json({**report, "predictions": predictions(runs, numbers)}, json_file)
     return 0 if runs else 1
+
+
+def _find_hardware(name: str) -> Hardware:
+    return _measured() if name == _THIS else known_hardware(name)
+
+
+@cache
+def _measured() -> Hardware:
+    """This machine by what it does at best, as `headrace doctor --measure` shows it. Takes a second."""
+    machine = this_machine()
+    return measure_ceilings(machine.threads).of(machine)

@@ -57,6 +57,7 @@ def _qwen3(layers: int, hidden: int, mlp: int, heads: tuple[int, int], **others:
 _QWEN3_EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    "smollm2-135m": _config("Llama", 30, 576, 1536, (9, 3), 49152, 8192, rope_theta=100000.0, tie_word_embeddings=True),
     "llama-3.2-1b": _llama(16, 2048, 8192, 32, head_dim=64, tie_word_embeddings=True),
     "llama-3.2-3b": _llama(28, 3072, 8192, 24, head_dim=128, tie_word_embeddings=True),
     "llama-3-8b": _llama(32, 4096, 14336, 32),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError
+from headrace.core.hardware import Hardware
 
 READ_BYTES = 128 << 20
 """More than caches hold, so that reading it is reading memory."""
@@ -27,6 +28,11 @@ class Ceilings:
     int8_per_s: float
     float32_per_s: float
     read_bytes_per_s: float
+
+    def of(self, machine: Hardware) -> Hardware:
+        """The machine with these as its limits: what a plan needs to know of it."""
+        peaks = (("int8", self.int8_per_s), ("fp32", self.float32_per_s))
+        return replace(machine, bandwidth=self.read_bytes_per_s, peaks=peaks, host_memory_bytes=machine.memory_bytes)
 
 
 def measure_ceilings(

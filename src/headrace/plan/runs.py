@@ -6,12 +6,12 @@ and silicon_tpot_ms, or without the silicon_. A row that cannot be predicted is 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import ConfigError, ModelError
-from headrace.core.hardware import known_hardware
+from headrace.core.hardware import Hardware, known_hardware
 from headrace.core.model_spec import ModelSpec
 from headrace.models.published import published_model
 from headrace.plan.closed_loop import Latency, Load, Terms, clients_held
@@ -55,7 +55,9 @@ class Run:
         return f"{self.model} {self.serving.hardware.name} {self.backend}".strip()
 
 
-def read_runs(path: Path) -> tuple[list[Run], dict[int, str]]:
+def read_runs(
+    path: Path, find_hardware: Callable[[str], Hardware] = known_hardware
+) -> tuple[list[Run], dict[int, str]]:
     """The runs of a file, and by line why others are left out. ConfigError where a column is missing or no file is."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -66,7 +68,7 @@ def read_runs(path: Path) -> tuple[list[Run], dict[int, str]]:
     runs, skipped = [], dict[int, str]()
     for row in table:
         try:
-            runs.append(_run(table.line_num, row, names))
+            runs.append(_run(table.line_num, row, names, find_hardware))
         except (ConfigError, ModelError) as error:
             skipped[table.line_num] = str(error)
     return runs, skipped
@@ -84,7 +86,9 @@ def _names(path: Path, present: object) -> dict[str, str]:
     return found
 
 
-def _run(line: int, row: Mapping[str, str | None], names: dict[str, str]) -> Run:
+def _run(
+    line: int, row: Mapping[str, str | None], names: dict[str, str], find_hardware: Callable[[str], Hardware]
+) -> Run:
     def number(name: str) -> float:
         value = row[names[name]]
         try:
@@ -103,7 +107,7 @@ def _run(line: int, row: Mapping[str, str | None], names: dict[str, str]) -> Run
     spec = published_model(model)
     # Servers of 8-bit checkpoints keep keys and values in 8 bits too: measured runs fit no more than that.
     cache = "fp8" if weights in ("fp8", "fp4") else "bf16"
-    serving = Serving(known_hardware(gpu), int(number("ranks")), weights, cache)
+    serving = Serving(find_hardware(gpu), int(number("ranks")), weights, cache)
     load = Load(int(number("clients")), int(number("isl")), int(number("osl")))
     measured = Latency(number("ttft") / 1e3, number("tpot") / 1e3)
     return _predictable(line, model, row.get("backend") or "", spec, serving, load, measured)

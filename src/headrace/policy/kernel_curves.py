@@ -88,9 +88,7 @@ class Kernels:
 
 
 def multiplies(hardware: Hardware, weights: str) -> str:
-    """The dtype that a layer with these weights is computed in: theirs if the hardware has it, else the nearest above
-    it. Weights of 4 bits are unpacked to 16 unless it multiplies fp4."""
+    """The dtype that a layer with these weights is computed in: theirs if the hardware has it, else unpacked to 16 bits
+    or, on processors, to 32."""
     has = {dtype for dtype, _ in hardware.peaks}
-    if weights in has:
-        return weights
-    return "bf16" if "bf16" in has else hardware.peaks[0][0]
+    return next(dtype for dtype in (weights, "bf16", "fp32") if dtype in has)
