@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from headrace.policy.radix_cache import ABSENT, RadixCache
+from headrace.policy.block_pool import ABSENT
+from headrace.policy.radix_cache import RadixCache
 
 SIZE = 2
 

@@ -250,7 +250,7 @@ class Engine:
         sent: list[OutputDelta] = []
         while scheduler.steps:
             step = scheduler.steps[0]
-            output, culprits = rerun(self._executor, step.batch, scheduler.alive(step))
+            output, culprits = rerun(self._executor, step.batch, step.alive(self._slots.serial))
             sent += [scheduler.fail(int(step.batch.slots[entry]), _STEP_FAILED) for entry in culprits]
             sent += scheduler.update(output)
         return sent

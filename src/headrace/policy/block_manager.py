@@ -20,14 +20,14 @@ from headrace.core.batch import EMPTY, BlockCopies, BlockEdits, CopyKind, IntArr
 from headrace.core.disk import DiskResult, DiskTransfer
 from headrace.core.request import CacheHint
 from headrace.policy.block_events import BlockEvent
-from headrace.policy.block_pool import BlockPool
+from headrace.policy.block_pool import ABSENT, BlockPool
 from headrace.policy.cache_report import CacheReport
 from headrace.policy.device_orders import DeviceOrders
 from headrace.policy.event_log import EventLog
 from headrace.policy.eviction import EXPIRED
 from headrace.policy.hits import Hit, Hits
 from headrace.policy.offloading import Offloading
-from headrace.policy.radix_cache import ABSENT, Inserted, Node, RadixCache
+from headrace.policy.radix_cache import Inserted, Node, RadixCache
 from headrace.policy.slots import Slots
 from headrace.policy.tiers import Tiers
 

@@ -13,6 +13,9 @@ import numpy.typing as npt
 from headrace.core.batch import IntArray
 from headrace.policy.eviction import PINNED, EvictionOrder
 
+ABSENT = -1
+"""In the place of a block: there is none."""
+
 
 class BlockPool:
     """refs, epochs int32 [num_blocks]; cached bool [num_blocks]. A block's epoch rises each time it is taken, so

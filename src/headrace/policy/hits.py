@@ -10,9 +10,10 @@ import numpy as np
 
 from headrace.core.batch import BoolArray, IntArray
 from headrace.core.prefix import common_length
+from headrace.policy.block_pool import ABSENT
 from headrace.policy.cache_report import CacheReport, Miss
 from headrace.policy.chain import links
-from headrace.policy.radix_cache import ABSENT, Match, RadixCache
+from headrace.policy.radix_cache import Match, RadixCache
 from headrace.policy.slots import Slots
 from headrace.policy.tiers import ON_DISK, Tiers
 

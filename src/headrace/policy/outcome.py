@@ -36,7 +36,7 @@ def take_in(
         assert speculation is not None
         rows = rows[settle_drafts(state, speculation, step, output)]
     if step.departures != roster.departures:
-        alive = state.serial.take(slots) == step.serials
+        alive = step.alive(state.serial)
         slots, ends = slots[alive], ends[alive]
         rows = rows[alive[step.batch.logit_entry[rows]]]
     if len(rows) < len(sampled):
@@ -83,7 +83,7 @@ def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[Outpu
     """take_in() of several steps taken as one, in which no request ends. Raises ValueError if one would: the device
     allowed more steps at once than it could."""
     state, steps = roster.slots, step.batch.steps
-    alive = state.serial.take(step.batch.slots) == step.serials
+    alive = step.alive(state.serial)
     tokens, failed = output.tokens.reshape(steps, -1)[:, alive], output.failed.reshape(steps, -1)[:, alive]
     slots, ends = step.batch.slots[alive], step.ends[alive]
     stops = state.stops.take(slots, axis=0)

@@ -16,9 +16,9 @@ from itertools import islice
 import numpy as np
 
 from headrace.core.batch import IntArray
+from headrace.policy.block_pool import ABSENT
 from headrace.policy.chain import links, namespace
 
-ABSENT = -1
 _MOST_SKIPPED = 32
 """Neighbours without blocks that are passed over in search of one with."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from headrace.core.batch import EMPTY, Batch, BatchOutput, BoolArray, IntArray, SlotJoin
+from headrace.core.batch import EMPTY, Batch, BatchOutput, IntArray, SlotJoin
 from headrace.core.disk import DiskResult
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
@@ -118,11 +118,6 @@ class Scheduler:
         self.blocks.take_results(results)
         if self._roster.parking:
             self._roster.unpark()
-
-    def alive(self, step: Step) -> BoolArray:
-        """Which entries of a step under way still belong to the request that they were made for."""
-        still: BoolArray = self.slots.serial.take(step.batch.slots) == step.serials
-        return still
 
     # What to compute next
 

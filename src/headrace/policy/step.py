@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from headrace.core.batch import Batch, IntArray
+from headrace.core.batch import Batch, BoolArray, IntArray
 from headrace.policy.steady import Steady
 
 
@@ -14,9 +14,8 @@ class Step:
     """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
     score prompts: (slot, rows) in order. ends: first positions that its entries leave uncomputed. serials: whose
     the slots of its entries were. departures: how many requests had left their slot when it was begun; if none has
-    since, all serials still hold. drafted: draft tokens of each entry, whose ends
-    count them all until they are proven. steady: set if it was one more of the same; then `final` says whether some
-    request takes its last token."""
+    since, all serials still hold. drafted: draft tokens of each entry, whose ends count them all until they are proven.
+    steady: set if it was one more of the same; then `final` says whether some request takes its last token."""
 
     batch: Batch
     ends: IntArray
@@ -28,6 +27,11 @@ class Step:
     drafted: IntArray | None = None
     steady: Steady | None = None
     final: bool = False
+
+    def alive(self, serial: IntArray) -> BoolArray:
+        """Which entries still belong to the request that they were made for; serial: of all slots, as it is now."""
+        still: BoolArray = serial.take(self.batch.slots) == self.serials
+        return still
 
 
 @dataclass(slots=True)

@@ -17,12 +17,12 @@ import numpy as np
 
 from headrace.core.batch import IntArray
 from headrace.core.disk import DiskDelete, DiskRead, DiskResult, DiskTransfer, DiskWrite, StoredBlock, TierSizes
-from headrace.policy.block_pool import BlockPool
+from headrace.policy.block_pool import ABSENT, BlockPool
 
 MOST_WRITES = 16
 """Writes to disk under way at once; reads are as many as requests wait for."""
-ABSENT = -1
 ON_DISK = -2
+"""In the place of a host block: only the disk has it."""
 
 
 class Tiers:

@@ -19,7 +19,7 @@ def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: Ba
     sampled rows name a token: bool [sampled rows]. Entries whose request has left mean nothing."""
     assert step.drafted is not None and step.batch.drafts is not None
     keep: BoolArray = np.ones(len(step.sampled), np.bool_)
-    alive = state.serial.take(step.batch.slots) == step.serials
+    alive = step.alive(state.serial)
     entry_of_row = step.batch.logit_entry[: len(step.sampled)]
     first_rows = np.searchsorted(entry_of_row, np.flatnonzero(step.drafted))
     at = 0
