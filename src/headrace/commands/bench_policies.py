@@ -9,7 +9,7 @@ import click
 
 from headrace.bench.picture import draw_bars
 from headrace.bench.policies import COMPARISONS, Report, describe_times, measure_policies
-from headrace.commands.report import json_option, show
+from headrace.commands.report import json_option, plot_option, show
 
 # The figures that a picture shows, by comparison, and their titles there.
 _PICTURED = {
@@ -23,11 +23,7 @@ _PICTURED = {
 
 @click.command()
 @click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of each load. [1]")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Also draw the report there, as .png or .svg; needs the `plan` extra.",
-)
+@plot_option
 @json_option
 def policies(scale: float, plot: Path | None, json_file: Path | None) -> None:
     """Static against continuous batching, contiguous against paged memory, and so on: the same loads, twice."""

@@ -13,7 +13,7 @@ import click
 from headrace.bench.picture import draw_bars
 from headrace.bench.prompt_files import Prompt, read_prompts
 from headrace.bench.speculation import PLAIN, count_groups, measure_speculation
-from headrace.commands.report import json_option, show, write_json
+from headrace.commands.report import json_option, plot_option, show, write_json
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
@@ -41,11 +41,7 @@ _METHODS = ("ngram", "suffix", "draft_model")
     "--per-category", type=click.IntRange(min=1), default=4, show_default=True, help="Prompts of each category."
 )
 @click.option("--output-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of each answer.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    help="Also draw the speedups there, as .png or .svg; needs the `plan` extra.",
-)
+@plot_option
 @json_option
 @takes_config()
 def speculation(

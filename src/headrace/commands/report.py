@@ -1,5 +1,5 @@
-"""What a reporting command prints (a table of two columns) and writes (--json FILE). Keys carry their unit: _ms,
-_per_s, _bytes.
+"""What a reporting command prints (a table of two columns), writes (--json FILE) and draws (--plot FILE). Keys carry
+their unit: _ms, _per_s, _bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "json_file",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Also write the report there.",
+)
+plot_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Also draw the report there, as .png or .svg; needs the `plan` extra.",
 )
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.errors import RequestError
-from headrace.server.chat import encode_chat
+from headrace.server.chat_prompt import encode_chat
 from headrace.server.fields import parse
 from headrace.server.logprobs import token_text
 from headrace.server.prompts import read_prompts
