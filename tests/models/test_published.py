@@ -44,6 +44,12 @@ def test_kv_of_a_token(name: str, dtype: str, per_token: int) -> None:
     assert spec.kv_bytes(1000, dtype) == 1000 * per_token
 
 
+def test_ranks_share_heads_but_keep_what_they_all_need() -> None:
+    assert published_model("llama-3-70b").kv_bytes(10, ranks=8) == 10 * 2 * 80 * 128 * 2
+    assert published_model("qwen3-235b-a22b").kv_bytes(10, ranks=8) == 10 * 2 * 94 * 128 * 2  # 4 heads, each twice
+    assert published_model("deepseek-v3").kv_bytes(10, ranks=8) == 10 * 61 * 576 * 2
+
+
 def test_a_window_keeps_no_more_than_its_tokens() -> None:
     attention = AttentionSpec(4, 2, 64, 64, 0.125, None)
     near = AttentionSpec(4, 2, 64, 64, 0.125, None, window=100)

@@ -152,13 +152,14 @@ class ModelSpec:
         item = item_bytes(dtype)
         return int((self.num_parameters - outside) * item + outside * max(item, item_bytes("bf16")))
 
-    def kv_bytes(self, tokens: int, dtype: str = "bf16") -> int:
-        """Bytes that a sequence of so many tokens keeps: a layer with a window keeps no more than that. What a block
-        layout adds (scales, alignment) is not in it."""
-        total = 0
+    def kv_bytes(self, tokens: int, dtype: str = "bf16", ranks: int = 1) -> int:
+        """Bytes that a sequence of so many tokens keeps on each of its tensor-parallel ranks: a layer with a window
+        keeps no more than that, and a head that several ranks need is kept by each. What a block layout adds (scales,
+        alignment) is not in it."""
+        total = 0.0
         for group in self.kv_groups:
             kept = tokens if group.window is None else min(tokens, group.window)
-            total += kept * len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
+            total += kept * len(group.layers) * max(group.kv_heads / ranks, 1) * (group.k_dim + group.v_dim)
         return int(total * item_bytes(dtype))
 
 

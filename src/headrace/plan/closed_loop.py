@@ -97,15 +97,16 @@ def queued_latency(prior: Prior, load: Load, running: int, numbers: Overheads) -
 def clients_held(spec: ModelSpec, serving: Serving, load: Load) -> tuple[int, int]:
     """Clients that the cache holds at once with their sequences whole, so that none ever waits for it, and as they are
     on average, which is how many run where more are there. ConfigError where the weights alone do not fit."""
-    memory = serving.ranks * (serving.hardware.memory_bytes * _USABLE - _BESIDE)
+    memory = serving.ranks * int(serving.hardware.memory_bytes * _USABLE - _BESIDE)
     weights = spec.weight_bytes(serving.weights)
     if memory <= weights:
         raise ConfigError(
-            f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,.0f} usable bytes of "
+            f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,} usable bytes of "
             f"{serving.ranks} {serving.hardware.name}"
         )
-    whole = _FULL * (memory - weights) / spec.kv_bytes(load.prompt + load.answer, serving.cache)
-    running = (memory - weights) / spec.kv_bytes(load.prompt + load.answer // 2, serving.cache)
+    left = (memory - weights) / serving.ranks
+    whole = _FULL * left / spec.kv_bytes(load.prompt + load.answer, serving.cache, serving.ranks)
+    running = left / spec.kv_bytes(load.prompt + load.answer // 2, serving.cache, serving.ranks)
     return int(whole), int(running)
 
 
