@@ -96,6 +96,25 @@ def test_files_are_listed_by_use_and_unfinished_ones_removed(disks, tmp_path):
     assert sorted(path.suffix for path in folder.iterdir()) == [".kv", ".kv", ".txt"]
 
 
+def test_what_is_no_plain_file_is_passed_over(disks, tmp_path):
+    disk = disks(host())
+    assert done(disk, DiskWrite(1, NAME, 0, 0)) == {1: True}
+    folder = tmp_path / "blocks"
+    (folder / f"{OTHER.hex()}-0.kv").symlink_to(tmp_path / "nowhere")
+    (folder / f"{OTHER.hex()}-1.kv").mkdir()
+    os.mkfifo(folder / f"{OTHER.hex()}-2.kv")
+    assert disks(host()).stored() == [StoredBlock(NAME, 0, HEAD_BYTES + SIZE)]
+
+
+def test_a_file_that_another_engine_removes_meanwhile_is_passed_over(disks, tmp_path, monkeypatch):
+    disk = disks(host())
+    assert done(disk, DiskWrite(1, NAME, 0, 0), DiskWrite(2, OTHER, 0, 1)) == {1: True, 2: True}
+    listed = list(os.scandir(tmp_path / "blocks"))
+    done(disk, DiskDelete(OTHER, 0), DiskRead(3, NAME, 0, 2))
+    monkeypatch.setattr(os, "scandir", lambda folder: listed)
+    assert disks(host()).stored() == [StoredBlock(NAME, 0, HEAD_BYTES + SIZE)]
+
+
 def test_a_write_that_fails_is_said_and_harms_nothing(disks, tmp_path):
     disk = disks(host())
     folder = tmp_path / "blocks"

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import re
+import stat
 import struct
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -111,13 +112,17 @@ class DiskBlocks:
 
 
 def _scan(folder: Path) -> list[StoredBlock]:
-    """What the folder holds, least recently used first; files that were not finished are removed."""
+    """What the folder holds, least recently used first; files that were not finished are removed. Only plain files
+    count, and one that another engine removes meanwhile does not."""
     found = []
     for entry in os.scandir(folder):
         named = _FILE.fullmatch(entry.name)
         if named is not None:
-            status = entry.stat()
-            found.append((status.st_mtime_ns, StoredBlock(bytes.fromhex(named[1]), int(named[2]), status.st_size)))
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    block = StoredBlock(bytes.fromhex(named[1]), int(named[2]), status.st_size)
+                    found.append((status.st_mtime_ns, block))
         elif re.fullmatch(r"[0-9a-f]{32}-\d{1,3}\.tmp", entry.name):
             Path(entry.path).unlink(missing_ok=True)
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
