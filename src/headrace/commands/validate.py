@@ -50,7 +50,8 @@ def validate(csv_file: Path | None, own: Path | None, json_file: Path | None) ->
             "held_out": held_out(runs),
             "skipped": {f"line {line}": why for line, why in left_out.items()},
         }
-    runs, left_out = read_runs(csv_file or own or Path(), _find_hardware)
+    if csv_file is not None:
+        runs, left_out = read_runs(csv_file, _find_hardware)
     report = {**validate_runs(runs, numbers), "skipped": {f"line {n}": why for n, why in left_out.items()}, **report}
     show(report, None)
     write_json({**report, "predictions": predictions(runs, numbers)}, json_file)

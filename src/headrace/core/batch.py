@@ -20,7 +20,6 @@ from headrace.core.request import SamplingParams
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
-
 WordArray = npt.NDArray[np.uint32]
 
 EMPTY: IntArray = np.zeros(0, np.int32)
@@ -39,7 +38,6 @@ class SlotJoin:
     seed: int
     choice: int
     eos_ids: tuple[int, ...]
-    adapter: None = None
 
 
 @dataclass(frozen=True, slots=True)

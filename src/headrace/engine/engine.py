@@ -73,7 +73,7 @@ class Engine:
             caching=config.enable_prefix_caching,
             fingerprint=fingerprint,
             recording=config.kv_events_endpoint is not None,
-            tiers=self._tiers(has, disk) if config.enable_prefix_caching else None,
+            tiers=_tiers(has, disk) if config.enable_prefix_caching else None,
         )
         self._disk = disk
         self._slots = Slots(has.num_slots, has.max_model_len)
@@ -96,7 +96,7 @@ class Engine:
             budget=config.max_num_batched_tokens,
             target=None if target is None else TimeTarget(target / 1000, self.latency),
             patience=Patience(config.max_preemptions),
-            swap=self._swap(has),
+            swap=_swap(has, self.latency),
             speculation=self._speculation,
         )
         self._admission = Admission(
@@ -115,13 +115,6 @@ class Engine:
         # last one came back.
         self._begun: deque[tuple[StepWork | None, float, StepRecord | None]] = deque()
         self._collected = self._now = float("-inf")
-
-    def _swap(self, has: Capacity) -> Swap | None:
-        return None if has.tiers is None else Swap(self.latency, sum(has.tiers.block_bytes) / has.block_size)
-
-    @staticmethod
-    def _tiers(has: Capacity, disk: Disk | None) -> Tiers | None:
-        return None if has.tiers is None else Tiers(has.tiers, () if disk is None else disk.stored())
 
     def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
         """Take a request. Raises RequestError if it can never run, OverloadedError if it may be tried later (not if
@@ -194,13 +187,6 @@ class Engine:
         self._follow(clock())
         return ready
 
-    def _check_load(self, request: Request, now: float) -> None:
-        try:
-            self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
-        except OverloadedError as error:
-            self._refused[error.code or ""] += 1
-            raise
-
     def next_chore(self, now: float) -> float | None:
         """Seconds until something is to be moved between tiers by a step though no request asks for one; None where
         there is nothing."""
@@ -216,6 +202,13 @@ class Engine:
     def take_events(self) -> list[BlockEvent]:
         """What was stored in the prefix cache and removed from it since the last call, if it is recorded."""
         return self._blocks.take_events()
+
+    def _check_load(self, request: Request, now: float) -> None:
+        try:
+            self._admission.check_load(request, running=self._slots.num_taken, free_slots=self._slots.num_free, now=now)
+        except OverloadedError as error:
+            self._refused[error.code or ""] += 1
+            raise
 
     def _take_results(self, wait_s: float) -> None:
         """Take in what the disk has done; waits so long if anything is under way."""
@@ -310,3 +303,11 @@ class Engine:
             queue_seconds=self.journal.queue_seconds.read(),
             inference_seconds=self.journal.inference_seconds.read(),
         )
+
+
+def _tiers(has: Capacity, disk: Disk | None) -> Tiers | None:
+    return None if has.tiers is None else Tiers(has.tiers, () if disk is None else disk.stored())
+
+
+def _swap(has: Capacity, latency: LatencyModel) -> Swap | None:
+    return None if has.tiers is None else Swap(latency, sum(has.tiers.block_bytes) / has.block_size)
