@@ -111,7 +111,7 @@ async def test_answers_that_break_off_have_failed(tmp_path: Path, events: list[s
     ("arguments", "status", "words"),
     [
         (("--base-url", "nowhere"), 2, "--base-url must be http"),
-        (("--base-url", "http://127.0.0.1:1"), 1, "lists no model"),
+        (("--base-url", "http://127.0.0.1:1"), 1, "lists no model (ClientConnectorError: Cannot connect to host"),
         (("--base-url", "http://127.0.0.1:1", "--model", "m"), 1, "no request of 6 was answered"),
         (("--metric-percentiles", "99.9"), 2, "metric_percentiles must be whole numbers"),
     ],

@@ -95,7 +95,9 @@ async def first_model(client: aiohttp.ClientSession, base_url: str) -> str:
         async with client.get(f"{base_url}/v1/models") as response:
             return str((await response.json())["data"][0]["id"])
     except (aiohttp.ClientError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise EngineError(f"{base_url} lists no model: {error!r}; name one with --model") from error
+        raise EngineError(
+            f"{base_url} lists no model ({type(error).__name__}: {error}); name one with --model"
+        ) from error
 
 
 async def ask(client: aiohttp.ClientSession, target: Target, planned: Planned) -> Outcome:

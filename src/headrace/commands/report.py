@@ -57,7 +57,7 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_text(name, item) for item in value)
     if name.endswith("_bytes"):
-        return f"{value:,}  ({value / 2**20:,.1f} MiB)"
+        return f"{value:,}  ({value / 2**20:,.1f} MiB)" if value >= 2**16 else f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
     if isinstance(value, int):

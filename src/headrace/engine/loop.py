@@ -235,8 +235,8 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> zmq.Socket[by
     return socket
 
 
-def report_failure(folder: Path, message: str, *, wait_seconds: float = 5.0) -> None:
-    """Tell the first client that asks why there is no engine."""
+def report_failure(folder: Path, message: str, *, wait_seconds: float = 30.0) -> None:
+    """Tell the first client that asks why there is no engine; on a busy machine it may still be starting itself."""
     context = zmq.Context()
     socket = bind(context, folder)
     if socket.poll(int(wait_seconds * 1000)):
