@@ -10,7 +10,6 @@ are any (offloading.py), and comes back from there.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from headrace.policy.cache_report import CacheReport
 from headrace.policy.device_orders import DeviceOrders
 from headrace.policy.event_log import EventLog
 from headrace.policy.eviction import EXPIRED
+from headrace.policy.hint_clock import HintClock
 from headrace.policy.hits import Hit, Hits
 from headrace.policy.offloading import Offloading
 from headrace.policy.radix_cache import Inserted, Node, RadixCache
@@ -84,9 +84,7 @@ class BlockManager:
         # Rises whenever a request that did not fit might fit now.
         self.version = 0
         self._now = 0.0
-        # (time, what is over then): see clock().
-        self._unpin_at: list[float] = []
-        self._expire_at: list[tuple[float, int, int, IntArray]] = []
+        self._hint_clock = HintClock(self.pools)
         # Events tell of one group, the first without a window if there is one.
         told = windows.index(None) if None in windows else 0
         self._events = EventLog(self.cache, told, block_size) if recording and self.cache is not None else None
@@ -113,18 +111,12 @@ class BlockManager:
     def timed(self) -> bool:
         """Whether time alone changes what is kept, see clock(), or what the disk will have done."""
         pending = self._offloading is not None and self._offloading.pending
-        return pending or bool(self._unpin_at or self._expire_at)
+        return pending or self._hint_clock.pending
 
     def clock(self, now: float) -> None:
         """It is `now` (seconds): end what was pinned or had time to live until then, copy down what has been idle."""
         self._now = now
-        while self._unpin_at and self._unpin_at[0] <= now:
-            heapq.heappop(self._unpin_at)
-            for pool in self.pools:
-                pool.unpin(now)
-        while self._expire_at and self._expire_at[0][0] <= now:
-            _, tick, group, blocks = heapq.heappop(self._expire_at)
-            self.pools[group].idle.move(blocks, tick, EXPIRED)
+        self._hint_clock.advance(now)
         if self._offloading is not None:
             self._offloading.lower_idle(now)
 
@@ -370,9 +362,7 @@ class BlockManager:
         for group, pool in enumerate(self.pools):
             blocks = self._tables[group, slot, self._first[group, slot] : last].copy()
             if hint is not None and hint.pin is not None:
-                until = self._now + hint.pin
-                pool.pin(blocks[pool.cached[blocks]], until)
-                heapq.heappush(self._unpin_at, until)
+                self._hint_clock.pin(group, blocks, self._now + hint.pin)
             idle, tick = pool.release(blocks)
             if len(idle) and self._offloading is not None:
                 if swap:
@@ -381,7 +371,7 @@ class BlockManager:
                 else:
                     self._offloading.lower_later(group, idle, tick, self._now)
             if hint is not None and hint.ttl_s is not None and len(idle):
-                heapq.heappush(self._expire_at, (self._now + hint.ttl_s, tick, group, idle))
+                self._hint_clock.expire(group, idle, tick, self._now + hint.ttl_s)
             self._first[group, slot] = 0
         self._capacity[slot] = 0
         tip = self._tip[slot]
