@@ -209,3 +209,11 @@ def test_a_bad_word_does_not_come_and_nothing_but_allowed_tokens_does(llm):
     output = llm.generate(prompt, only)[0].outputs[0]
     assert len(output.text) == 8 and output.text.isdigit()
     assert output.logprobs[0][output.token_ids[0]].rank > 1
+
+
+def test_a_context_cut_by_a_small_cache_is_said(default_model, caplog):
+    LLM(model=str(default_model), num_kv_blocks=4, max_num_seqs=1)
+    assert "its context is cut from 8192 tokens to 64" in caplog.text
+    caplog.clear()
+    LLM(model=str(default_model), num_kv_blocks=4, max_model_len=64, max_num_seqs=1)
+    assert "is cut" not in caplog.text

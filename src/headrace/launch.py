@@ -73,6 +73,13 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         allowed_bytes=machine.memory_bytes,
         available_bytes=available,
     )
+    if config.max_model_len is None and plan.max_model_len < loaded.spec.max_position:
+        _notes.warning(
+            "%s: its context is cut from %d tokens to %d, which is what the KV cache holds of one request",
+            config.model,
+            loaded.spec.max_position,
+            plan.max_model_len,
+        )
     grammars = GrammarCompiler(lambda: load_text(Path(config.model)).tokenizer, program.vocab_size)
     executor = assemble(
         program,

@@ -252,7 +252,7 @@ class ProcessClient:
         elif self._ready.result().fingerprint != ready.fingerprint:
             self._die("the model was changed while its engine was started again: restart the server")
         elif self._restarting is not None:
-            log.warning("the engine runs again; %d requests go on", len(self._live))
+            log.warning("the engine runs again; live requests that go on: %d", len(self._live))
             self._restarting = None
             await self._send_due()
 
@@ -304,7 +304,7 @@ class ProcessClient:
         if culprit is not None:
             log.error("request %s ends the engine: it is not tried again", culprit.request.request_id)
             _fail(culprit, _CULPRIT)
-        log.error("%s; starting it again for %d live requests", reason, len(self._live))
+        log.error("%s; starting it again; live requests: %d", reason, len(self._live))
         if self._receiving is not None:
             self._receiving.cancel()
         self._socket.close(linger=0)
