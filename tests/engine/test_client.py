@@ -223,7 +223,7 @@ async def test_a_request_that_ends_the_engine_is_found_and_ends_alone(engine):
     assert deltas[-1].finish_reason is FinishReason.ERROR
     assert "other requests are not affected" in deltas[-1].error
     assert await asyncio.gather(*readers) == [[17, i] * 20 for i in range(3)]
-    assert process.starts <= 4
+    assert process.starts <= 5
     assert client.health().state is HealthState.HEALTHY
 
 

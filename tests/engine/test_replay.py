@@ -59,7 +59,7 @@ class Machine:
             with_engine += due(self.live)
             if self.poison & set(with_engine):
                 crashes += 1
-                assert crashes <= 2 + 3 * len(self.poison)
+                assert crashes <= 2 + 4 * len(self.poison)
                 culprit = self.live.crashed()
                 with_engine = []
                 if culprit is not None:
@@ -83,3 +83,19 @@ def test_each_request_that_ends_the_engine_is_found_and_no_other_is_blamed(count
         assert sorted(machine.blamed) == sorted(poison)
 
     asyncio.run(run())
+
+
+async def test_one_end_more_while_a_suspect_is_tried_may_come_from_outside() -> None:
+    live = LiveRequests()
+    add(live, "a")
+    for _ in range(3):
+        assert due(live) == ["a"]
+        assert live.crashed() is None
+    assert due(live) == ["a"]
+    bring(live, "a", 5)
+    for _ in range(3):
+        assert live.crashed() is None
+        assert due(live) == ["a"]
+    culprit = live.crashed()
+    assert culprit is not None
+    assert culprit.request.request_id == "a"

@@ -2,7 +2,7 @@
 seed, with the tokens that came so far, give the same tokens from there on (docs/decisions/engine-process.md).
 
 Two crashes of the engine make whoever was in flight at both a suspect. Suspects are handed over one at a time, each
-once the one before has brought something; the one at which the engine ends again is at fault, and ends alone.
+once the one before has brought something; one at which the engine ends twice more is at fault, and ends alone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from headrace.core.request import OutputDelta, Request
 from headrace.engine.output_stream import OutputStream
 
 _SUSPECT_AFTER = 2
+_TRIALS = 2
+"""Ends of the engine while a suspect is tried that are held against it: one may come from outside."""
 
 
 class LiveRequest:
     """A request, the stream that its reader holds, and what came of it so far."""
 
-    __slots__ = ("_cached", "_crashes", "_redone", "_scored", "_tokens", "request", "sent", "stream")
+    __slots__ = ("_cached", "_crashes", "_redone", "_scored", "_tokens", "_trials", "request", "sent", "stream")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -32,7 +34,7 @@ class LiveRequest:
         # Prompt log-probabilities that a new engine brings again, and the reader has.
         self._redone = 0
         self._cached: int | None = None
-        self._crashes = 0
+        self._crashes = self._trials = 0
 
     @property
     def accepted(self) -> bool:
@@ -67,9 +69,14 @@ class LiveRequest:
         self._crashes += 1
         return self._crashes >= _SUSPECT_AFTER
 
+    def failed_trial(self) -> bool:
+        """The engine ended while this one was tried. Whether that has happened often enough."""
+        self._trials += 1
+        return self._trials >= _TRIALS
+
     def clear(self) -> None:
-        """It has run alone, and the engine went on."""
-        self._crashes = 0
+        """It was tried, and the engine went on."""
+        self._crashes = self._trials = 0
 
 
 class LiveRequests:
@@ -119,7 +126,12 @@ class LiveRequests:
             live.lost()
         if self._alone is not None:
             # Those beside it have been tried before.
-            return self.pop(self._alone)
+            suspect = self._live[self._alone]
+            if suspect.failed_trial():
+                return self.pop(self._alone)
+            self._suspects.appendleft(self._alone)
+            self._alone = None
+            return None
         self._suspects.extend(live.request.request_id for live in in_flight if live.suspected())
         return None
 
