@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rm": ("headrace.commands.store", "remove_models", "Remove a model from the cache."),
     "bench": ("headrace.commands.bench", "bench", "Measure throughput, latency or start-up."),
     "eval": ("headrace.commands.evaluate", "evaluate", "Measure a model's quality."),
+    "plan": ("headrace.commands.plan", "plan", "Say how many GPUs a load needs, and what they cost."),
     "validate": ("headrace.commands.validate", "validate", "Hold predicted latencies against measured runs."),
     "explain": ("headrace.commands.explain", "explain", "Say why a request waited, or missed the cache."),
     "doctor": ("headrace.commands.doctor", "doctor", "Show what this machine can run, and how."),

@@ -1,0 +1,89 @@
+"""A Question from what somebody wrote: names of models and GPUs, milliseconds, dtypes; the command's flags and the
+Python API's keywords are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headrace.core.errors import ConfigError
+from headrace.core.hardware import Hardware, known_hardware
+from headrace.models.published import published_model
+from headrace.plan.question import POOLS, Limits, Load, Question, Slo
+
+_SAME = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "auto": ""}
+
+
+def ask(
+    model: str,
+    gpu: str | Sequence[str] = "h100",
+    *,
+    qps: float | None = None,
+    input_len: float = 200,
+    output_len: float = 200,
+    prefix_len: int = 0,
+    concurrent_users: float | None = None,
+    think_time_s: float = 0.0,
+    slo_ttft_ms: float = 1000.0,
+    slo_tpot_ms: float = 50.0,
+    slo_percentile: float = 99.0,
+    price: Mapping[str, float] | None = None,
+    precision: str | Sequence[str] = (),
+    kv_cache_dtype: str | Sequence[str] = (),
+    max_tp: int = 8,
+    max_pp: int = 8,
+    max_num_batched_tokens: int | None = None,
+    num_speculative_tokens: int | None = None,
+    acceptance: float = 0.6,
+    pools: str | None = None,
+    headroom: float = 0.1,
+    seed: int = 0,
+) -> Question:
+    """gpu, precision, kv_cache_dtype: one, several, or several with commas between. price: US dollars
+    an hour by GPU."""
+    limits = Limits(
+        weights=_dtypes(precision),
+        caches=_dtypes(kv_cache_dtype),
+        max_tp=max_tp,
+        max_pp=max_pp,
+        chunks=Limits().chunks if max_num_batched_tokens is None else (max_num_batched_tokens,),
+        drafts=Limits().drafts if num_speculative_tokens is None else (num_speculative_tokens,),
+        accepted=acceptance,
+        pools=POOLS if pools is None else (pools,),
+        headroom=headroom,
+    )
+    return Question(
+        model,
+        published_model(model),
+        _hardware(_listed(gpu), price or {}),
+        Load(qps, input_len, output_len, prefix_len, concurrent_users, think_time_s),
+        Slo(slo_ttft_ms / 1e3, slo_tpot_ms / 1e3, slo_percentile),
+        limits,
+        seed,
+    )
+
+
+def _hardware(names: Sequence[str], prices: Mapping[str, float]) -> tuple[Hardware, ...]:
+    gpus = {gpu.name: gpu for gpu in map(known_hardware, names)}
+    for name, price in prices.items():
+        gpu = known_hardware(name)
+        if gpu.name not in gpus:
+            raise ConfigError(
+                f"there is a price for {name}, which is not among the GPUs ({', '.join(gpus)})", field="price"
+            )
+        if not (math.isfinite(price) and price > 0):
+            raise ConfigError(f"price of {name} must be above 0, got {price}", field="price")
+        gpus[gpu.name] = replace(gpu, price_per_hour=price, priced="as given")
+    return tuple(gpus.values())
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    """Names that may be one string with commas between."""
+    return [name.strip() for name in (names.split(",") if isinstance(names, str) else names) if name.strip()]
+
+
+def _dtypes(names: str | Sequence[str]) -> tuple[str, ...]:
+    plain = (_SAME.get(name.lower(), name.lower()) for name in _listed(names))
+    return tuple(dict.fromkeys(name for name in plain if name))
