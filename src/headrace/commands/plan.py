@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from headrace.commands.report import json_option, plot_option, show
-from headrace.core.hardware import KNOWN
-from headrace.models.published import CONFIGS
+from headrace.commands.plan_tables import show_catalogue, show_claims
+from headrace.commands.report import json_option, plot_option, show, write_json
 from headrace.plan import napkin
 from headrace.plan.ablation import ablate
 from headrace.plan.asking import ask
+from headrace.plan.catalogue import catalogue
 from headrace.plan.search import plan as search
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -73,10 +73,14 @@ def plan(
 ) -> None:
     """How many GPUs a load needs under limits of latency, what they cost, and which limit binds."""
     if listed:
-        show({"models": list(CONFIGS), "gpus": list(KNOWN)}, json_file)
+        known = catalogue()
+        show_catalogue(known)
+        write_json(known, json_file)
         return
     if example is not None:
-        show(napkin.example(example), json_file)
+        claims = napkin.example(example)
+        show_claims(claims)
+        write_json({"example": example, "rows": [claim.to_dict() for claim in claims]}, json_file)
         return
     if asked["model"] is None:
         raise click.UsageError("give --model; --list shows those that are known")
