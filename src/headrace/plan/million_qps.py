@@ -197,8 +197,8 @@ def _fleet(node: Node) -> Iterator[Claim]:
         s.nodes,
         s.rate / per_second,
         "nodes",
-        f"{per_second:g} requests a second from each, and eight GPUs in each are the {s.gpus:,}: the division is right, what "
-        "goes into it is not.",
+        f"{per_second:g} requests a second from each, and eight GPUs in each are the {s.gpus:,}: the division is "
+        "right, what goes into it is not.",
         "right",
     )
     operations = s.rate * node.tokens * 2 * spec.active_parameters
