@@ -68,7 +68,7 @@ def test_the_report_has_its_keys_and_every_row_is_somewhere(tmp_path: Path) -> N
     assert "nearest is h" in reasons["line 5"]
     assert "do not fit into" in reasons["line 6"]
     assert "dtype must be one of" in reasons["line 7"]
-    assert reasons["line 8"] == "ttft_ms must be a positive number, got 'n/a'"
+    assert reasons["line 8"] == "ttft_ms must be a number from 1e-06 to 1e+09, got 'n/a'"
 
 
 def test_past_the_capacity_cliff_a_first_token_waits_for_the_others_to_end(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_work_is_what_a_batch_asks_for():
     slots, starts, counts, entries, positions = numbers
     sample = np.array([True, False, True])
     batch = Batch(1, slots, starts, counts, entries, positions, sample, np.full(3, -1, np.int32))
-    assert StepWork.of(batch) == StepWork(9, 3, 10, 6 * 3 + 2 * 5, 3, 2)
+    assert StepWork.of(batch) == StepWork(9, 3, 10, 6 * 3 + 2 * 5, 3, 2, 2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 300)), min_size=1, max_size=20))

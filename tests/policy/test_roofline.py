@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import KNOWN, known_hardware
-from headrace.core.model_spec import AttentionSpec, LatentSpec, LayerSpec, MlpSpec, ModelSpec
+from headrace.core.model_spec import AttentionSpec, LatentSpec, LayerSpec, MlpSpec, ModelSpec, WeightTypes
 from headrace.policy.fitted_kernels import kernels_of, measured
 from headrace.policy.latency import LatencyModel, StepWork
 from headrace.policy.roofline import Roofline, Serving
@@ -100,3 +100,63 @@ def test_it_is_a_prior_of_the_latency_model() -> None:
 def test_unmeasured_hardware_says_so_and_takes_the_shares_of_another() -> None:
     assert measured("h100") and not measured("mi300x")
     assert kernels_of("mi300x") is kernels_of("h100")
+
+
+@given(
+    ranks=st.sampled_from([1, 2, 4, 8]),
+    stages=st.sampled_from([2, 3, 4, 8]),
+    clients=st.integers(1, 512),
+    context=st.integers(1, 8192),
+)
+def test_a_pipeline_is_no_faster_than_its_devices_and_waits_for_the_slowest_stage(
+    ranks: int, stages: int, clients: int, context: int
+) -> None:
+    gpu = known_hardware("h100")
+    serving = Serving(gpu, ranks, stages=stages)
+    prior, work = Roofline(LLAMA_70B, serving), decodes(clients, context)
+    layers = LLAMA_70B.num_parameters - 2 * 128256 * 8192
+    # A token passes all stages, each reading its weights, and the cache is read by all devices together at best.
+    least = layers * 2 / ranks / gpu.bandwidth + LLAMA_70B.kv_bytes(context) * clients / serving.devices / gpu.bandwidth
+    parts = prior.parts(work)
+    assert parts.seconds > least and parts.bubble >= 0
+    assert prior(decodes(clients + stages, context)) >= parts.seconds
+
+
+def test_a_lone_request_gains_nothing_from_a_pipeline_and_a_full_one_almost_all() -> None:
+    gpu = known_hardware("h100")
+    one, four = (Roofline(LLAMA_70B, Serving(gpu, 2, stages=stages)) for stages in (1, 4))
+    assert one(decodes(1, 1000)) < four(decodes(1, 1000)) < 1.05 * one(decodes(1, 1000))
+    # 512 decodes of 8,192 tokens are ruled by the cache, which four stages read at once.
+    assert 1 / 4 < four(decodes(512, 8192)) / one(decodes(512, 8192)) < 1 / 3
+
+
+def test_a_message_between_nodes_takes_longer_than_inside_one() -> None:
+    gpu = known_hardware("h100")
+    inside, crossing = Serving(gpu, 4, stages=2), Serving(gpu, 8, stages=2)
+    assert not inside.crosses(0) and crossing.crosses(0) and Serving(gpu, 4, stages=4).crosses(1)
+    (first, last), tensor = Roofline(LLAMA_70B, crossing).stages(prompt(8192)), kernels_of("h100").all_reduce
+    reduced = 80 * tensor.seconds(8192 * 8192 * 2, 8, gpu.link)
+    assert last.communication == pytest.approx(reduced)
+    assert first.communication - reduced > 2 * 8192 * 8192 * 2 / 8 / gpu.nic
+
+
+def test_weights_of_each_role_have_their_own_size_and_arithmetic() -> None:
+    gpu = known_hardware("h100")
+    mixed = WeightTypes("bf16", "fp8", "int4")
+
+    def gemm(weights: str | WeightTypes, work: StepWork) -> float:
+        return Roofline(LLAMA_70B, Serving(gpu, 8, weights)).parts(work).gemm
+
+    few, many = decodes(1, 1), prompt(8192)
+    assert gemm("int4", few) < gemm(mixed, few) < gemm("fp8", few) < gemm("bf16", few)
+    # 4 bits are unpacked to 16, which many rows pay for.
+    assert gemm("fp8", many) < gemm("bf16", many) < gemm("int4", many)
+    assert LLAMA_70B.weight_bytes("int4") < LLAMA_70B.weight_bytes(mixed) < LLAMA_70B.weight_bytes("fp8")
+    assert gemm(WeightTypes.of("fp8"), many) == gemm("fp8", many)
+
+
+def test_a_few_rows_of_a_request_read_its_cache_once() -> None:
+    prior = Roofline(LLAMA_70B, Serving(known_hardware("h100"), 4))
+    one = prior.parts(decodes(64, 8192)).attention
+    five = prior.parts(StepWork(320, 64, 0, 320 * 8192.0, 320, 320, longer=64)).attention
+    assert 0.9 * one < five < 1.5 * one

@@ -145,12 +145,14 @@ class ModelSpec:
                 idle += (m.experts - m.experts_per_token) * _expert_parameters(m, self.hidden)
         return self.num_parameters - idle
 
-    def weight_bytes(self, dtype: str) -> int:
-        """Bytes of all weights with the layers in this dtype. Checkpoints of 8 bits and fewer keep their embedding and
-        head in 16. Raises ConfigError for a dtype that is not in ITEM_BYTES."""
+    def weight_bytes(self, dtype: str | WeightTypes) -> int:
+        """Bytes of all weights in these dtypes. Raises ConfigError for one that is not in ITEM_BYTES."""
+        types = WeightTypes.of(dtype)
         outside = self.vocab_size * self.hidden * (1 if self.tied_embeddings else 2)
-        item = item_bytes(dtype)
-        return int((self.num_parameters - outside) * item + outside * max(item, item_bytes("bf16")))
+        ffn = sum(_mlp_parameters(layer.mlp, self.hidden) for layer in self.layers)
+        attention = self.num_parameters - outside - ffn  # and norms
+        parts = ((attention, types.attention), (ffn, types.ffn), (outside, types.embedding))
+        return int(sum(count * item_bytes(of) for count, of in parts))
 
     def kv_bytes(self, tokens: int, dtype: str = "bf16", ranks: int = 1) -> int:
         """Bytes that a sequence of so many tokens keeps on each of its tensor-parallel ranks: a layer with a window
@@ -173,6 +175,25 @@ def item_bytes(dtype: str) -> float:
     if dtype not in ITEM_BYTES:
         raise ConfigError(f"dtype must be one of {', '.join(ITEM_BYTES)}, got {dtype!r}")
     return ITEM_BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTypes:
+    """Dtypes of a model's weights by what they do. embedding: and the head."""
+
+    embedding: str
+    attention: str
+    ffn: str
+
+    @classmethod
+    def of(cls, dtype: str | WeightTypes) -> WeightTypes:
+        """One dtype for all layers. Checkpoints of 8 bits and fewer keep their embedding and head in 16."""
+        if isinstance(dtype, WeightTypes):
+            return dtype
+        return cls(dtype if item_bytes(dtype) > item_bytes("bf16") else "bf16", dtype, dtype)
+
+    def __str__(self) -> str:
+        return f"embedding {self.embedding}, attention {self.attention}, ffn {self.ffn}"
 
 
 def _attention_parameters(a: AttentionSpec, hidden: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from headrace.core.errors import ConfigError
 from headrace.core.model_spec import ModelSpec
 from headrace.policy.latency import Prior, StepWork
+from headrace.policy.pipeline import cut
 from headrace.policy.roofline import Serving
 
 CHUNK = 8192
@@ -98,16 +99,19 @@ def clients_held(spec: ModelSpec, serving: Serving, load: Load) -> tuple[int, in
     """Clients that the cache holds at once with their sequences whole, so that none ever waits for it, and as they are
     on average, which is how many run where more are there. ConfigError where the weights alone do not fit."""
     memory = serving.ranks * int(serving.hardware.memory_bytes * _USABLE - _BESIDE)
-    weights = spec.weight_bytes(serving.weights)
-    if memory <= weights:
-        raise ConfigError(
-            f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,} usable bytes of "
-            f"{serving.ranks} {serving.hardware.name}"
-        )
-    left = (memory - weights) / serving.ranks
-    whole = _FULL * left / spec.kv_bytes(load.prompt + load.answer, serving.cache, serving.ranks)
-    running = left / spec.kv_bytes(load.prompt + load.answer // 2, serving.cache, serving.ranks)
-    return int(whole), int(running)
+    held = []
+    for stage in cut(spec, serving.stages):
+        weights = stage.weight_bytes(serving.weights)
+        if memory <= weights:
+            raise ConfigError(
+                f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,} usable bytes of "
+                f"{serving.ranks} {serving.hardware.name}"
+            )
+        left = (memory - weights) / serving.ranks
+        whole = _FULL * left / stage.spec.kv_bytes(load.prompt + load.answer, serving.cache, serving.ranks)
+        running = left / stage.spec.kv_bytes(load.prompt + load.answer // 2, serving.cache, serving.ranks)
+        held.append((int(whole), int(running)))
+    return min(held)
 
 
 def _prompt_seconds(prior: Prior, tokens: int) -> float:

@@ -1,11 +1,14 @@
 """Measured serving runs from a CSV file, one a row: isl, osl, batch_size (clients at once), tp_size, precision (empty
-is bf16), the model as model_path or model, the hardware as system or gpu, backend, and milliseconds as silicon_ttft_ms
-and silicon_tpot_ms, or without the silicon_. A row that cannot be predicted is named with the reason.
+is bf16), the model as model_path or model, the hardware as system or gpu, milliseconds as silicon_ttft_ms and
+silicon_tpot_ms, or without the silicon_; where they are there, pp_size and backend. A row that cannot be predicted is
+named with the reason.
 """
 
 from __future__ import annotations
 
 import csv
+import io
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +31,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "ttft": ("silicon_ttft_ms", "ttft_ms"),
     "tpot": ("silicon_tpot_ms", "tpot_ms"),
 }
+_PIPELINE = "pp_size"
+_MOST = 10**9  # of anything counted
+_TIMES = (1e-6, 1e9)  # ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +67,17 @@ def read_runs(
     """The runs of a file, and by line why others are left out. ConfigError where a column is missing or no file is."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        table = csv.DictReader(io.StringIO(text, newline=""))
+        names = _names(path, table.fieldnames or ())
+        rows = [(table.line_num, row) for row in table]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV: {error}") from None
-    table = csv.DictReader(text.splitlines())
-    names = _names(path, table.fieldnames or ())
     runs, skipped = [], dict[int, str]()
-    for row in table:
+    for line, row in rows:
         try:
-            runs.append(_run(table.line_num, row, names, find_hardware))
+            runs.append(_run(line, row, names, find_hardware))
         except (ConfigError, ModelError) as error:
-            skipped[table.line_num] = str(error)
+            skipped[line] = str(error)
     return runs, skipped
 
 
@@ -89,27 +96,34 @@ def _names(path: Path, present: object) -> dict[str, str]:
 def _run(
     line: int, row: Mapping[str, str | None], names: dict[str, str], find_hardware: Callable[[str], Hardware]
 ) -> Run:
-    def number(name: str) -> float:
-        value = row[names[name]]
+    def number(column: str, value: str | None, least: float, most: float) -> float:
         try:
             found = float(value or "")
         except ValueError:
-            found = 0.0
-        if not 0 < found < float("inf"):
-            raise ConfigError(f"{names[name]} must be a positive number, got {value!r}")
+            found = math.nan
+        if not least <= found <= most:
+            raise ConfigError(f"{column} must be a number from {least:g} to {most:g}, got {value!r}")
         return found
 
-    if (row.get("pp_size") or "1").strip() not in ("1", "1.0"):
-        raise ConfigError(f"pp_size must be 1: pipelines are not predicted, got {row['pp_size']}")
+    def count(name: str) -> int:
+        column = names.get(name, _PIPELINE)
+        found = number(column, row.get(column) or ("1" if name == "stages" else ""), 1, _MOST)
+        if not found.is_integer():
+            raise ConfigError(f"{column} must be a whole number, got {row[column]!r}")
+        return int(found)
+
+    def seconds(name: str) -> float:
+        return number(names[name], row[names[name]], *_TIMES) / 1e3
+
     given = (row.get("precision") or "").strip().lower()
     weights = _PRECISIONS.get(given, given)
     model, gpu = row[names["model"]] or "", row[names["gpu"]] or ""
     spec = published_model(model)
     # Servers of 8-bit checkpoints keep keys and values in 8 bits too: measured runs fit no more than that.
     cache = "fp8" if weights in ("fp8", "fp4") else "bf16"
-    serving = Serving(find_hardware(gpu), int(number("ranks")), weights, cache)
-    load = Load(int(number("clients")), int(number("isl")), int(number("osl")))
-    measured = Latency(number("ttft") / 1e3, number("tpot") / 1e3)
+    serving = Serving(find_hardware(gpu), count("ranks"), weights, cache, count("stages"))
+    load = Load(count("clients"), count("isl"), count("osl"))
+    measured = Latency(seconds("ttft"), seconds("tpot"))
     return _predictable(line, model, row.get("backend") or "", spec, serving, load, measured)
 
 

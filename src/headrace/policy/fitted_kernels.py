@@ -12,31 +12,39 @@ The curve of 8 bits is one for H100 and H200, which multiply alike. Measured alo
 bandwidth, since the kernel quantizes them itself; a server's compiler does that inside the norm before, so it has the
 share of 16 bits here.
 
+send: medians of messages between two devices in microsoft/vidur (MIT), A100 and H100, one node and two; what crosses
+nodes depends on their network more than on the device.
+
 Hardware without measured kernels takes the H100's shares of its own limits, which is a guess: `measured` says so.
 """
 
 from __future__ import annotations
 
-from headrace.policy.kernel_curves import AllReduce, Decode, Gemm, Kernels, Prefill
+from headrace.policy.kernel_curves import AllReduce, Decode, Gemm, Kernels, Prefill, SendReceive
 
 _FP8 = Gemm(0.834, 0.833, 129, 1.45)
+_A100_SEND = SendReceive(0.765, 8e-6, 0.32, 2.1e-5)
+_HOPPER_SEND = SendReceive(0.78, 5e-6, 0.65, 1.6e-5)
 _A100 = Kernels(
     gemm=(("bf16", Gemm(0.954, 0.767, 93.8, 0.806)),),
     prefill=Prefill(0.582, 240, 1.17e-5),
     decode=Decode(0.7, 0.0, 1.93e-5),
     all_reduce=AllReduce(0.302, 4.53e-6, 2.34e-7),
+    send=_A100_SEND,
 )
 _H100 = Kernels(
     gemm=(("bf16", Gemm(0.886, 0.883, 20.6, 1.39)), ("fp8", _FP8)),
     prefill=Prefill(0.672, 498, 1.36e-5),
     decode=Decode(0.9, 2.26e-8, 1.23e-5),
     all_reduce=AllReduce(0.339, 3.98e-6, 1.76e-7),
+    send=_HOPPER_SEND,
 )
 _H200 = Kernels(
     gemm=(("bf16", Gemm(0.848, 0.844, 9.14, 1.55)), ("fp8", _FP8)),
     prefill=Prefill(0.664, 477, 1.34e-5),
     decode=Decode(0.863, 2.82e-8, 1.25e-5),
     all_reduce=AllReduce(0.349, 4.3e-6, 9.92e-8),
+    send=_HOPPER_SEND,
 )
 _FITTED = {"a100": _A100, "h100": _H100, "h200": _H200}
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.core.hardware import Hardware
+from headrace.core.model_spec import item_bytes
 
 _ORDER = 4.0
+# Times that arithmetic takes longer where each weight is unpacked to 16 bits before it is multiplied. A guess: what
+# published kernels of 4 bits (Marlin, arXiv:2408.11743) fall short of dense ones by, at many rows.
+_UNPACKING = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,11 @@ class Prefill:
     length: float
     fixed: float
 
-    def seconds(self, pairs: float, length: float, width: float, peak: float) -> float:
-        """pairs of query and key; length: keys that a query sees on average; width: heads times (key + value) dims."""
-        return self.fixed + 2.0 * pairs * width / (peak * self.compute) * (1.0 + self.length / max(length, 1.0))
+    def seconds(self, pairs: float, length: float, width: float, peak: float, reading: float = 0.0) -> float:
+        """pairs of query and key; length: keys that a query sees on average; width: heads times (key + value) dims;
+        reading: seconds that reading the keys and values takes at least."""
+        arithmetic = 2.0 * pairs * width / (peak * self.compute) * (1.0 + self.length / max(length, 1.0))
+        return self.fixed + max(arithmetic, reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,23 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class SendReceive:
+    """From one device to another. link, nic: shares of the bandwidth inside a node and between nodes; with each, the
+    seconds that a message takes beside its traffic."""
+
+    link: float
+    link_fixed: float
+    nic: float
+    nic_fixed: float
+
+    def seconds(self, size: float, hardware: Hardware, inside: bool) -> float:
+        """size: bytes. inside: both are of one node."""
+        if inside:
+            return self.link_fixed + size / (hardware.link * self.link)
+        return self.nic_fixed + size / (hardware.nic * self.nic)
+
+
+@dataclass(frozen=True, slots=True)
 class Kernels:
     """What one kind of hardware's kernels reach. Where gemm lacks a dtype, bf16's shares hold for it."""
 
@@ -81,10 +104,28 @@ class Kernels:
     prefill: Prefill
     decode: Decode
     all_reduce: AllReduce
+    send: SendReceive
 
-    def gemm_of(self, dtype: str) -> Gemm:
+    def multiplier(self, hardware: Hardware, dtype: str) -> Multiplier:
+        """How weights of this dtype are multiplied: as they are, or unpacked on the way."""
+        done_in = multiplies(hardware, dtype)
         curves = dict(self.gemm)
-        return curves.get(dtype, curves["bf16"])
+        peak, item = hardware.peak(done_in), item_bytes(dtype)
+        if item < item_bytes(done_in):
+            peak /= _UNPACKING
+        return Multiplier(curves.get(done_in, curves["bf16"]), peak, item)
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplier:
+    """Matrix products with weights of one dtype. item: bytes of one weight."""
+
+    curve: Gemm
+    peak: float
+    item: float
+
+    def seconds(self, m: float, n: float, k: float, bandwidth: float) -> float:
+        return self.curve.seconds(m, n, k, self.item, self.peak, bandwidth)
 
 
 def multiplies(hardware: Hardware, weights: str) -> str:

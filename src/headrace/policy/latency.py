@@ -25,7 +25,7 @@ Matrix = npt.NDArray[np.float64]
 class StepWork:
     """tokens: positions computed. requests: entries. decode_context: KV positions read by entries of one token.
     prefill_pairs: pairs of query and key of the longer entries. logit_rows: distributions computed, of which
-    sampled_rows draw a token."""
+    sampled_rows draw a token. longer: how many entries have more than one token; 0 where nobody counted them."""
 
     tokens: int
     requests: int
@@ -33,6 +33,14 @@ class StepWork:
     prefill_pairs: float = 0.0
     logit_rows: int = 0
     sampled_rows: int = 0
+    longer: int = 0
+
+    @property
+    def long_entries(self) -> int:
+        """Entries of more than one token. Where nobody counted: one, or all if no entry of one token reads anything."""
+        if not self.prefill_pairs:
+            return 0
+        return self.longer or (1 if self.decode_context else self.requests)
 
     @classmethod
     def of(cls, batch: Batch) -> StepWork:
@@ -50,6 +58,19 @@ class StepWork:
             float((count * (start + count / 2)).sum()),
             rows,
             int(np.count_nonzero(batch.logit_sample)),
+            len(start),
+        )
+
+    def shared(self, parts: int) -> StepWork:
+        """The largest of so many equal parts."""
+        return StepWork(
+            -(-self.tokens // parts),
+            -(-self.requests // parts),
+            -(-self.decode_context // parts),
+            self.prefill_pairs / parts,
+            -(-self.logit_rows // parts),
+            -(-self.sampled_rows // parts),
+            -(-self.longer // parts),
         )
 
     def later(self, steps: int) -> StepWork:

@@ -1,21 +1,22 @@
 """Roofline: seconds of a step on hardware that need not be there, from a model's shapes, the hardware's limits and how
 near to them its kernels come. It is a prior of policy/latency.py, the simulator's clock and the planner's answer.
 
-One decoder runs over `ranks` devices of a node, tensor parallel: every matrix is cut, each layer ends its attention and
-its feed-forward in an all-reduce. Norms, rope and activations are counted as memory traffic.
+Each stage of a pipeline runs its layers over `ranks` devices of a node, tensor parallel: every matrix is cut, each
+layer ends its attention and its feed-forward in an all-reduce. Norms, rope and activations are memory traffic.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
-from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, item_bytes
+from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec, WeightTypes, item_bytes
 from headrace.policy.fitted_kernels import kernels_of
-from headrace.policy.kernel_curves import Kernels, multiplies
+from headrace.policy.kernel_curves import Kernels, Multiplier
 from headrace.policy.latency import StepWork
+from headrace.policy.pipeline import cut, period
 
 _ACTIVATION = 2  # bytes of one activation
 # Times that a token's hidden state is read or written beside the matrices: two norms and two residual sums.
@@ -23,31 +24,52 @@ _PASSES = 8
 _LAUNCH = 2e-6  # of an elementwise kernel inside a graph
 _LAUNCHES = 5  # of them in a layer: two norms, rope, the cache's write, the activation
 _SAMPLING_PASSES = 6  # over float32 logits
+_HANDED_ON = 2  # values of a token for each of its hidden state: the state and the residual
 _REMEMBERED = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How one replica runs a model: on `ranks` devices, weights and cache kept in these dtypes."""
+    """How one replica runs a model: on `stages` times `ranks` devices (pipeline and tensor parallel), weights and cache
+    kept in these dtypes."""
 
     hardware: Hardware
     ranks: int = 1
-    weights: str = "bf16"
+    weights: str | WeightTypes = "bf16"
     cache: str = "bf16"
+    stages: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.ranks * self.stages
+
+    def crosses(self, stage: int) -> bool:
+        """Whether the stage after this one is in another node."""
+        return (stage + 1) % max(self.hardware.per_node // self.ranks, 1) == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds of a step by what they went to."""
+    """Seconds of a step by what they went to. bubble: what a micro-batch waits for the pipeline's slowest stage."""
 
     gemm: float
     attention: float
     communication: float
     elementwise: float
+    bubble: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.gemm + self.attention + self.communication + self.elementwise
+        return self.gemm + self.attention + self.communication + self.elementwise + self.bubble
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What the seconds of a stage follow from. hop: whether it hands on to the same node or to another."""
+
+    layers: tuple[tuple[LayerSpec, int], ...]
+    last: bool
+    hop: str
 
 
 class Roofline:
@@ -64,75 +86,107 @@ class Roofline:
         self._spec = spec
         self._serving = serving
         self._kernels = kernels or kernels_of(hardware.name)
-        self._layers = Counter(spec.layers)
-        dtype = multiplies(hardware, serving.weights)
-        self._gemm, self._peak = self._kernels.gemm_of(dtype), hardware.peak(dtype)
-        self._item = item_bytes(serving.weights)
-        self._wide = hardware.peak(multiplies(hardware, "bf16"))
-        self._by_tokens: dict[tuple[int, int], tuple[float, float, float]] = {}
+        self._slices = [
+            _Slice(
+                tuple(Counter(stage.spec.layers).items()),
+                stage.last,
+                "" if stage.last else "node" if serving.crosses(index) else "link",
+            )
+            for index, stage in enumerate(cut(spec, serving.stages))
+        ]
+        types = WeightTypes.of(serving.weights)
+        self._attention_by, self._ffn_by, self._head_by, self._wide = (
+            self._kernels.multiplier(hardware, dtype) for dtype in (types.attention, types.ffn, types.embedding, "bf16")
+        )
+        self._by_tokens: dict[tuple[_Slice, int, int], tuple[float, float, float]] = {}
 
     def __call__(self, work: StepWork) -> float:
         return self.parts(work).seconds
 
     def parts(self, work: StepWork) -> Parts:
-        """The step's seconds by what they went to."""
-        key = work.tokens, work.logit_rows
+        """The step's seconds by what they went to. A pipeline has the work cut into as many micro-batches as it has
+        stages (or requests, if they are fewer), which go round for ever."""
+        if len(self._slices) == 1:
+            return self._stage(self._slices[0], work)
+        micro = max(min(len(self._slices), work.requests), 1)
+        stages = self.stages(work.shared(micro))
+        total = Parts(*(sum(getattr(stage, name) for stage in stages) for name in _NAMES))
+        turn = period([stage.seconds for stage in stages], micro)
+        return replace(total, bubble=max(turn - total.seconds, 0.0))
+
+    def stages(self, work: StepWork) -> list[Parts]:
+        """What this work takes, as one micro-batch, in each stage of the pipeline, handing it on included."""
+        known = {one: self._stage(one, work) for one in dict.fromkeys(self._slices)}
+        return [known[one] for one in self._slices]
+
+    def _stage(self, stage: _Slice, work: StepWork) -> Parts:
+        key = stage, work.tokens, work.logit_rows
         known = self._by_tokens.get(key)
         if known is None:
             if len(self._by_tokens) >= _REMEMBERED:
                 self._by_tokens.clear()
             known = self._by_tokens[key] = self._of_tokens(*key)
         gemm, communication, elementwise = known
-        attention = sum(count * self._attention(layer.attention, work) for layer, count in self._layers.items())
+        attention = sum(count * self._attention(layer.attention, work) for layer, count in stage.layers)
         return Parts(gemm, attention, communication, elementwise)
 
-    def _of_tokens(self, tokens: int, rows: int) -> tuple[float, float, float]:
+    def _of_tokens(self, stage: _Slice, tokens: int, rows: int) -> tuple[float, float, float]:
         """What depends on the number of tokens alone."""
-        hidden, ranks = self._spec.hidden, self._serving.ranks
-        bandwidth = self._serving.hardware.bandwidth * self._gemm.memory
+        hidden, ranks, hardware = self._spec.hidden, self._serving.ranks, self._serving.hardware
+        bandwidth = hardware.bandwidth * self._attention_by.curve.memory
         gemm = elementwise = 0.0
-        for layer, count in self._layers.items():
-            gemm += count * sum(self._matrix(*shape) for shape in _matrices(layer, hidden, ranks, tokens))
+        for layer, count in stage.layers:
+            of_attention = _attention_matrices(layer.attention, hidden, ranks, tokens)
+            of_ffn = _ffn_matrices(layer.mlp, hidden, ranks, tokens)
+            gemm += count * sum(self._matrix(self._attention_by, *shape) for shape in of_attention)
+            gemm += count * sum(self._matrix(self._ffn_by, *shape) for shape in of_ffn)
             traffic = tokens * _ACTIVATION * (_PASSES * hidden + 3 * _width(layer.mlp) / ranks)
             elementwise += count * (_LAUNCHES * _LAUNCH + traffic / bandwidth)
-        if rows:
-            vocabulary = self._spec.vocab_size / ranks
-            curve, hardware = self._kernels.gemm_of("bf16"), self._serving.hardware
-            gemm += curve.seconds(rows, vocabulary, hidden, _ACTIVATION, self._wide, hardware.bandwidth)
+        if rows and stage.last:
+            gemm += self._matrix(self._head_by, rows, self._spec.vocab_size / ranks, hidden, 1)
             elementwise += rows * self._spec.vocab_size * 4 * _SAMPLING_PASSES / bandwidth
-        reduce = self._kernels.all_reduce.seconds(tokens * hidden * _ACTIVATION, ranks, self._serving.hardware.link)
-        return gemm, 2 * len(self._spec.layers) * reduce, elementwise
+        size = tokens * hidden * _ACTIVATION
+        reduce = self._kernels.all_reduce.seconds(size, ranks, hardware.link)
+        communication = 2 * sum(count for _, count in stage.layers) * reduce
+        if stage.hop:
+            communication += self._kernels.send.seconds(_HANDED_ON * size / ranks, hardware, stage.hop == "link")
+        return gemm, communication, elementwise
 
-    def _matrix(self, m: float, n: float, k: float, copies: float) -> float:
+    def _matrix(self, by: Multiplier, m: float, n: float, k: float, copies: float) -> float:
         """m rows in all pass so many copies of an n by k matrix, each its share."""
-        bandwidth = self._serving.hardware.bandwidth
-        return self._gemm.seconds(m / copies, n * copies, k, self._item, self._peak, bandwidth)
+        return by.seconds(m / copies, n * copies, k, self._serving.hardware.bandwidth)
 
     def _attention(self, a: AttentionSpec, work: StepWork) -> float:
         """One layer's."""
         ranks, hardware = self._serving.ranks, self._serving.hardware
+        per_token = _kept(a, ranks) * item_bytes(self._serving.cache)
+        singles = work.requests - work.long_entries
         total = 0.0
-        singles = work.requests
         if work.prefill_pairs:
-            singles = _singles(work)
             chunk = max(work.tokens - singles, 1)
+            each = chunk / max(work.long_entries, 1)
             length = work.prefill_pairs / chunk
             if a.window is not None:
                 length = min(length, a.window)
             width = a.heads / ranks * (a.head_dim + a.v_head_dim)
-            total += self._kernels.prefill.seconds(chunk * length, length, width, self._wide)
+            # Rows of one entry share what they read of its keys: few rows take the time of reading them.
+            read = work.long_entries * (length + each / 2) * per_token
+            total += self._kernels.prefill.seconds(
+                chunk * length,
+                length,
+                width,
+                self._wide.peak,
+                read / (hardware.bandwidth * self._kernels.decode.memory),
+            )
         if work.decode_context:
             context = work.decode_context / max(singles, 1)
             if a.window is not None:
                 context = min(context, a.window)
-            per_token = _kept(a, ranks) * item_bytes(self._serving.cache)
             total += self._kernels.decode.seconds(singles * context * per_token, singles, hardware.bandwidth)
         return total
 
 
-def _singles(work: StepWork) -> int:
-    """Entries of one token, as far as the work says: those that could be if one entry were a chunk."""
-    return work.requests - 1 if work.decode_context else 0
+_NAMES = ("gemm", "attention", "communication", "elementwise")
 
 
 def _kept(a: AttentionSpec, ranks: int) -> float:
@@ -147,10 +201,12 @@ def _width(m: MlpSpec) -> int:
     return m.hidden * (m.experts_per_token or 1) + m.shared_hidden
 
 
-def _matrices(layer: LayerSpec, hidden: int, ranks: int, tokens: int) -> list[tuple[float, float, float, float]]:
-    """(rows, outputs, inputs, copies) of a layer's matrices on one rank."""
-    a, m = layer.attention, layer.mlp
-    shapes: list[tuple[float, float, float, float]] = []
+_Shapes = list[tuple[float, float, float, float]]
+"""(rows, outputs, inputs, copies) of matrices on one rank."""
+
+
+def _attention_matrices(a: AttentionSpec, hidden: int, ranks: int, tokens: int) -> _Shapes:
+    shapes: _Shapes = []
     if a.latent is not None:
         c = a.latent
         q_width = a.heads * (c.nope_dim + c.rope_dim) / ranks
@@ -163,6 +219,11 @@ def _matrices(layer: LayerSpec, hidden: int, ranks: int, tokens: int) -> list[tu
         kept = max(a.kv_heads / ranks, 1)
         shapes.append((tokens, a.heads / ranks * a.head_dim + kept * (a.head_dim + a.v_head_dim), hidden, 1))
     shapes.append((tokens, hidden, a.heads / ranks * a.v_head_dim, 1))
+    return shapes
+
+
+def _ffn_matrices(m: MlpSpec, hidden: int, ranks: int, tokens: int) -> _Shapes:
+    shapes: _Shapes = []
     into = 2 if m.gated else 1
     if m.experts:
         taken = m.experts * (1 - (1 - m.experts_per_token / m.experts) ** tokens)
