@@ -14,7 +14,9 @@ namespace headrace {
 
 namespace {
 
-constexpr auto kSpinBeforeSleep = std::chrono::microseconds(50);
+// Between the bodies of two steps lies some Python; to wake a sleeper costs more than to wait for it here.
+constexpr auto kSpinBeforeSleep = std::chrono::microseconds(1000);
+constexpr auto kSpinBeforeYield = std::chrono::microseconds(20);
 constexpr int kPausesBeforeYield = 2000;  // in a barrier: some 20 us, then let others have the core
 
 inline void pause() {
@@ -87,10 +89,12 @@ void ThreadPool::run_erased(Erased body, const void* context) {
 void ThreadPool::work(int worker) {
   unsigned seen = 0;
   for (;;) {
-    const auto asleep_from = std::chrono::steady_clock::now() + kSpinBeforeSleep;
+    const auto began = std::chrono::steady_clock::now();
     while (epoch_.load(std::memory_order_acquire) == seen) {
       for (int i = 0; i < 32 && epoch_.load(std::memory_order_relaxed) == seen; ++i) pause();
-      if (std::chrono::steady_clock::now() < asleep_from) continue;
+      const auto waited = std::chrono::steady_clock::now() - began;
+      if (waited >= kSpinBeforeYield) std::this_thread::yield();
+      if (waited < kSpinBeforeSleep) continue;
       std::unique_lock<std::mutex> lock(mutex_);
       sleepers_.fetch_add(1);
       wake_.wait(lock, [&] { return epoch_.load() != seen; });

@@ -29,6 +29,7 @@ _MAGIC = b"HRPACK01"
 _TAIL = struct.Struct("<Q16s8s")
 _ALIGN = 64
 _CHUNK = 2 << 20
+_READ_AGAIN_BELOW = 512 << 20
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -90,6 +91,8 @@ class PackedWriter:
                 self._file.write(index + _TAIL.pack(len(index), _digest(index), _MAGIC))
                 self._file.flush()
                 self.whole = True
+            if self.whole:
+                self._file.read_again()
 
     def _write(self, name: str, m: Any) -> Entry | None:
         """None if there is no room for it."""
@@ -107,13 +110,13 @@ class PackedWriter:
 
 
 class _ChunkedFile:
-    """A new file, written in whole chunks: so written, file systems that can keep it on huge pages, which the kernels
-    then read as fast as memory of their own (measured: 5 % slower otherwise). Raises OSError beyond `limit` bytes."""
+    """A new file, written in whole chunks: so written, file systems may keep it on huge pages, which the kernels then
+    read as fast as memory of their own (measured: 6 % slower otherwise). Raises OSError beyond `limit` bytes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.size = 0
         self._limit = limit
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._chunk, self._used = bytearray(_CHUNK), 0
 
     def write(self, data: bytes | memoryview) -> None:
@@ -134,6 +137,17 @@ class _ChunkedFile:
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
         self._used = 0
+
+    def read_again(self) -> None:
+        """Have the system forget the pages as they were written and read them into huge ones, which it does for what
+        is mapped so, and keeps for the next start. For files that are read in a moment."""
+        if self.size >= _READ_AGAIN_BELOW or not hasattr(os, "posix_fadvise"):
+            return
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            with open(self._descriptor, "rb", closefd=False) as file:
+                _map(file, self.size)[:: mmap.PAGESIZE].max()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
