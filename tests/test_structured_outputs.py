@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from headrace import LLM, SamplingParams, StructuredOutputsParams
 from headrace.core.errors import RequestError
+from headrace.core.request import Request
 from headrace.server.tools.formats import FORMATS
 from headrace.server.tools.parts import merged
 
@@ -109,3 +111,26 @@ def test_guessing_ahead_changes_no_token_of_a_form(llm: LLM, default_model: Path
     for one, other in zip(plain, guessed, strict=True):
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
         assert one.outputs[0].cumulative_logprob == other.outputs[0].cumulative_logprob
+
+
+def test_nobody_waits_for_the_compilation_of_anothers_form(default_model: Path) -> None:
+    """While it goes on, another stream has a token of every step, and no token is another for it."""
+    llm = LLM(model=str(default_model), max_model_len=128, max_num_seqs=2)
+    built = llm._built
+    params = SamplingParams(max_tokens=8, temperature=0, structured_outputs=StructuredOutputsParams(regex="(ab|c)+!"))
+    stream = Request("stream", [1, 2, 3], SamplingParams(max_tokens=40, temperature=0), 40, 0)
+    formed = Request("formed", [4, 5, 6], params, 8, 0)
+    compile_now = threading.Event()
+    built.grammars._submit(compile_now.wait)
+    built.engine.add(stream, 0.0)
+    built.engine.add(formed, 0.0)
+    for _ in range(8):
+        assert [delta.request_id for delta in built.engine.step(lambda: 0.0)] == ["stream"]
+    compile_now.set()
+    tokens: list[int] = []
+    while built.engine.has_work:
+        for delta in built.engine.step(lambda: 0.0):
+            tokens += delta.token_ids if delta.request_id == "formed" else []
+    alone = llm.generate([{"prompt_token_ids": [4, 5, 6]}], params)[0].outputs[0]
+    assert tokens == list(alone.token_ids)
+    assert re.fullmatch(r"(ab|c)+!?|(ab|c)*a", alone.text)

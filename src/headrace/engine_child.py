@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +19,11 @@ from headrace.core.errors import ConfigError, HeadraceError, ModelError
 from headrace.engine.kv_events import EventPublisher
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine_process import SETTINGS_AT_FAULT, Start
-from headrace.launch import build_engine
+from headrace.launch import BuiltEngine, build_engine
+
+_IDLE_S = 2.0
+_SMALL_VOCABULARY = 65_536
+"""Opening a larger one takes seconds and hundreds of MB: only those who ask for a form pay for it."""
 
 
 def _show_loading(done: int, total: int) -> None:
@@ -26,6 +31,16 @@ def _show_loading(done: int, total: int) -> None:
     text = f"loading weights: {100 * done // total} %" if done < total else ""
     sys.stderr.write(f"\r{text:<30}\r")
     sys.stderr.flush()
+
+
+def _warm_when_idle(built: BuiltEngine) -> None:
+    """Get ready for forms of outputs while nobody waits for anything."""
+    if built.spec.vocab_size > _SMALL_VOCABULARY:
+        return
+    time.sleep(_IDLE_S)
+    while built.engine.has_work:
+        time.sleep(_IDLE_S)
+    built.grammars.warm()
 
 
 def _event_publisher(config: Config) -> EventPublisher | None:
@@ -52,6 +67,7 @@ def main() -> int:
     loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent, events=events)
     loop.stop_on(signal.SIGTERM)
     settle()
+    threading.Thread(target=_warm_when_idle, args=(built,), name="headrace-warming", daemon=True).start()
     loop.run()
     return 0
 

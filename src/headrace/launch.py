@@ -30,6 +30,7 @@ from headrace.worker.assembly import DiskSpace, activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.drafters.by_name import lookup_drafter
 from headrace.worker.drafters.model import ModelDrafter
+from headrace.worker.forms import FormsUnderWay
 from headrace.worker.machine import allowed_processors, available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
 from headrace.worker.weights import ready_weights
@@ -117,7 +118,15 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
     drafter = lookup_drafter(config.speculate)
     if config.speculative_model is not None:
         drafter = _model_drafter(config, loaded.spec, plan, threads, available, progress)
-    engine = Engine(executor, config, limits=limits, drafter=drafter, disk=executor.disk, fingerprint=ready.fingerprint)
+    engine = Engine(
+        executor,
+        config,
+        limits=limits,
+        drafter=drafter,
+        disk=executor.disk,
+        forms=FormsUnderWay(grammars.compile),
+        fingerprint=ready.fingerprint,
+    )
     return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars)
 
 

@@ -104,6 +104,19 @@ def test_ids_without_a_token_are_never_allowed() -> None:
         ({"grammar": "root ::= x\n" * 501}, "at most 500 rules, this one has 501"),
         ({"grammar": "start: a\na: b\nb: a"}, "no text satisfies it"),
         ({"choice": ["日本"]}, "no text satisfies it"),
+        (
+            {
+                "grammar": "start: X ("
+                + "|".join(f"a{i}" for i in range(2600))
+                + ')\nX: "x"\n'
+                + "".join(f"a{i}: X | X X\n" for i in range(2600))
+            },
+            "it is too large: at one place there are ",
+        ),
+        (
+            {"json": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1500)}}},
+            "an object has 1500 properties that are not required, and only 1200 are followed",
+        ),
     ],
 )
 def test_what_is_not_understood_is_named(compiler: Any, form: dict[str, Any], message: str) -> None:
@@ -142,6 +155,25 @@ def test_hostile_forms_cost_an_error_at_most(compiler: Any, form: dict[str, Any]
     error = compiler.compile(StructuredOutputsParams(**form)).exception()
     assert error is None or isinstance(error, RequestError)
     assert accepts(compiler, "{}", json_object=True), "the next form is compiled as before"
+
+
+def test_a_thousand_optional_properties_are_followed(compiler: Any) -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
+    assert accepts(compiler, '{"p7":"a","p998":"b"}', json=schema)
+    assert not accepts(compiler, '{"p998":1}', json=schema)
+
+
+def test_the_vocabulary_is_opened_once_by_whoever_comes_first() -> None:
+    opened: list[Letters] = []
+
+    def open_vocabulary() -> Letters:
+        opened.append(Letters(SIZE))
+        return opened[-1]
+
+    compiler = GrammarCompiler(open_vocabulary, SIZE)
+    compiler.warm()
+    matcher(compiler, regex="a")
+    assert len(opened) == 1
 
 
 def test_forms_are_compiled_once(compiler: Any) -> None:

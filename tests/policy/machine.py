@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.policy.audit import check_blocks, check_tree
 from tests.policy.late_disk import LateDisk
+from tests.policy.late_forms import LateForms
 from tests.policy.ledger_device import Expected, LedgerDevice, chain_hashes, expected
 from tests.policy.order import Order
 
@@ -104,6 +105,7 @@ class World:
         has = Capacity(shape.slots, shape.block_size, shape.blocks, shape.windows, MAX_LEN, shape.vocab_size, tiers)
         disk = self.disk if shape.disk else None
         self.device = LedgerDevice(has, shape.budget, shape.longest, disk)
+        self.forms = LateForms(seed=shape.slots)
         self.engine = Engine(
             self.device,
             Config(
@@ -113,6 +115,7 @@ class World:
                 max_queued_requests=MAX_QUEUED,
             ),
             disk=disk,
+            forms=self.forms,
             fingerprint="machine",
         )
         # No block was ever wanting, so none was ever evicted.
@@ -197,6 +200,7 @@ class World:
             self.under_way += 1
             batch = self.engine._scheduler.steps[-1].batch
             self._expect_hits(batch)
+            self._expect_forms(batch)
             seen, wrong = self.order.after(batch)
             for name in seen:
                 self._saw(name)
@@ -285,6 +289,8 @@ class World:
         stats = self.engine.stats()
         if stats.blocks_used or stats.running or stats.waiting:
             raise Wrong(f"something is left: {stats}")
+        if self.forms.held:
+            raise Wrong(f"forms are held for nobody: {self.forms.held}")
         self._saw("drained")
 
     # What must hold
@@ -372,6 +378,17 @@ class World:
             one = self.by_id[f"r{join.seed}"]
             self.least[one.request.request_id] = self._longest_kept(one, join.tokens.tolist())
 
+    def _expect_forms(self, batch) -> None:
+        """Nobody joins before its form is there, and nobody without a form waits for one."""
+        if self.engine._scheduler.num_forming:
+            self._saw("a wait for a form")
+        for join in batch.joins:
+            if join.params.structured_outputs is not None and not self.forms.held[f"r{join.seed}"]:
+                raise Wrong(f"r{join.seed} joined before its form was ready")
+        for sequence in self.engine._scheduler._roster.parking.forming:
+            if sequence.params.structured_outputs is None:
+                raise Wrong(f"{sequence.request_id} waits for a form that it does not have")
+
     def _longest_kept(self, one: Asked, tokens) -> int:
         request = one.request
         if request.params.prompt_logprobs is not None:
@@ -403,6 +420,8 @@ class World:
             self._saw("a wait for another's prefix")
         if waiting == parked or not engine._slots.num_free or batch.num_tokens >= self.shape.budget:
             return
+        if parked - scheduler.num_forming >= self.shape.slots:
+            return  # No more are set aside than can run.
         # Those that run may each be promised as much as they can grow to.
         most = -(-MAX_LEN // self.shape.block_size)
         if all(pool.available > (most + 1) * (self.shape.slots + 1) for pool in engine._blocks.pools):
@@ -417,6 +436,8 @@ class World:
         if tiers is not None and tiers.busy and self.engine._scheduler.num_waiting:
             self._saw("a wait for the disk")
             return False
+        if self.engine._scheduler.num_forming == self.engine._scheduler.num_waiting:
+            return bool(self.engine._scheduler.num_running)
         return bool(self.engine._scheduler.num_running or self.engine._scheduler.num_waiting)
 
     def _state(self, one: Asked) -> str:
@@ -426,7 +447,11 @@ class World:
         if sequence is None:
             return "end not sent yet"
         if sequence in self.engine._scheduler._roster.parking:
-            return "waiting for a prefix"
+            return (
+                "waiting for a form"
+                if sequence in self.engine._scheduler._roster.parking.forming
+                else "waiting for a prefix"
+            )
         if sequence.state is not RequestState.RUNNING:
             return sequence.state.value
         slots, slot = self.engine._slots, sequence.slot

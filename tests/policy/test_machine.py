@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.policy.machine import MAX_LEN, STEMS, Shape, World
-from tests.policy.worlds import run_world
+from tests.policy.worlds import FORM, run_world
 
 OPERATIONS = 100_000
 REACHED = {
     "a wait for another's prefix",
     "a wait for the disk",
+    "a wait for a form",
     "abort: decode",
     "abort: decode, under way",
     "abort: end not sent yet",
@@ -28,6 +29,7 @@ REACHED = {
     "abort: prompt, under way",
     "abort: refused",
     "abort: waiting",
+    "abort: waiting for a form",
     "abort: waiting for a prefix",
     "block shared",
     "block turned to an equal one",
@@ -123,6 +125,7 @@ class Machine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "x"]),
         eos_ids=st.sampled_from([(), (0,)]),
         scored=st.sampled_from([None, None, 0]),
+        structured_outputs=st.sampled_from([None, None, FORM]),
         fault=st.sampled_from(["", "", "", "nan"]),
         priority=st.integers(-1, 1),
         tenant=st.sampled_from(["", "a"]),

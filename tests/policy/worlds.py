@@ -8,6 +8,9 @@ from collections import Counter
 from tests.policy.machine import MAX_LEN, STEMS, Shape, World
 
 from headrace.core.request import CacheHint
+from headrace.core.structured import StructuredOutputsParams
+
+FORM = StructuredOutputsParams(choice=["a"])
 
 
 def drawn_request(draw: random.Random) -> dict:
@@ -15,13 +18,14 @@ def drawn_request(draw: random.Random) -> dict:
     prompt = stem[: draw.randrange(26)] + [draw.randrange(4) for _ in range(draw.randrange(1, 4))]
     max_tokens = draw.choice([0, 1, 3, 8, 14, 14, 40, 40])
     max_tokens = min(max_tokens, MAX_LEN - len(prompt))
+    min_tokens = draw.choice([0, 0, min(3, max_tokens)])
     return {
         "prompt": prompt,
         "max_tokens": max_tokens,
         "eos_ids": draw.choice([(), (0,)]),
         "stop_token_ids": draw.choice([(), (), (1,), tuple(range(2, 20))]),
         "cache_salt": draw.choice(["", "", "x"]),
-        "min_tokens": draw.choice([0, 0, min(3, max_tokens)]),
+        "min_tokens": min_tokens,
         "logprobs": draw.choice([None, None, 0]),
         "prompt_logprobs": draw.choice([None, None, None, 0]),
         "choice": draw.choice([0, 0, 1]),
@@ -31,6 +35,7 @@ def drawn_request(draw: random.Random) -> dict:
         "cache_hint": draw.choice([None] * 8 + [CacheHint(pin=0.2), CacheHint(ttl_s=0.05)]),
         "replayed": draw.choice([0, 0, 0, 2]),
         "fault": draw.choice([""] * 12 + ["nan", "crash"]),
+        "structured_outputs": draw.choice([None, None, None, None if min_tokens else FORM]),
     }
 
 

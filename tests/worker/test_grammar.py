@@ -135,8 +135,10 @@ def test_a_mask_that_cannot_be_computed_is_the_fault_of_its_row_alone() -> None:
             return Stuck()
 
         def try_consume_tokens(self, tokens: list[int]) -> int:
-            self.tokens += len(tokens)
-            return len(tokens)
+            # As the library does where a token opens more than it may follow: nothing is taken.
+            self.stuck |= 7 in tokens
+            self.tokens += 0 if self.stuck else len(tokens)
+            return 0 if self.stuck else len(tokens)
 
         def rollback(self, count: int) -> None:
             self.tokens -= count
@@ -160,6 +162,10 @@ def test_a_mask_that_cannot_be_computed_is_the_fault_of_its_row_alone() -> None:
         step = masks(grammars, rows, history)
         assert step is not None
         assert step.faults == faults
+    history[0, 2] = 7
+    step = masks(grammars, [(0, 3)], history)
+    assert step is not None
+    assert step.faults == {0: reason}, "a token that it cannot take is no way out of the form"
 
 
 def test_errors_of_compiling_are_raised_to_those_who_ask() -> None:

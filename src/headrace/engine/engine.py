@@ -14,7 +14,7 @@ from headrace.core.config import Config
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.priority import DEFAULT_PRIORITY
 from headrace.core.request import ErrorCode, OutputDelta, Request
-from headrace.engine.executor import Capacity, Disk, Executor
+from headrace.engine.executor import Capacity, CompiledForms, Disk, Executor
 from headrace.engine.journal import Journal
 from headrace.engine.recovery import drain, rerun
 from headrace.engine.wire import Stats
@@ -38,8 +38,8 @@ from headrace.policy.waiting_time import WaitingTime
 
 log = logging.getLogger(__name__)
 
-_DISK_WAIT_S = 0.01
-"""How long to wait for the disk at once when nothing can be computed."""
+_WAIT_S = 0.01
+"""How long to wait for the disk or for a form at once when nothing can be computed."""
 _STEP_FAILED = "the engine failed while it computed this request; other requests are not affected"
 
 
@@ -47,7 +47,7 @@ class Engine:
     """Uses of the config: the settings of budget, queue, priorities and caching, and pipeline_depth; what the device
     holds comes from executor.capacity. prior: seconds that a step is expected to take before any was measured; None
     for the latency model's own. limits: what each tenant may ask for, and its share. drafter: who guesses tokens
-    ahead, None for nobody."""
+    ahead, None for nobody. forms: who compiles the forms of outputs, None if no step has to wait for it."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Engine:
         limits: Limits | None = None,
         drafter: Drafter | None = None,
         disk: Disk | None = None,
+        forms: CompiledForms | None = None,
         fingerprint: str = "",
     ) -> None:
         has = executor.capacity
@@ -76,6 +77,7 @@ class Engine:
             tiers=_tiers(has, disk) if config.enable_prefix_caching else None,
         )
         self._disk = disk
+        self._forms = forms
         self._slots = Slots(has.num_slots, has.max_model_len)
         limits = limits or Limits()
         self._queue = FairQueue(
@@ -98,6 +100,7 @@ class Engine:
             patience=Patience(config.max_preemptions),
             swap=_swap(has, self.latency),
             speculation=self._speculation,
+            forms=forms,
         )
         self._admission = Admission(
             max_model_len=has.max_model_len,
@@ -157,6 +160,8 @@ class Engine:
         batch = self._scheduler.advance(self._horizon(), now)
         self._follow(now)
         if batch is None:
+            if self._scheduler.num_forming:
+                self.journal.hold(self._scheduler, now)
             return False
         preempted = self._scheduler.counters.preemptions - preempted
         work = StepWork.of(batch) if batch.steps == 1 else None
@@ -183,7 +188,7 @@ class Engine:
                 self._observe(clock())
                 ready += self._scheduler.update(output)
         else:
-            self._take_results(_DISK_WAIT_S)
+            self._take_results(_WAIT_S)
         self._follow(clock())
         return ready
 
@@ -211,7 +216,11 @@ class Engine:
             raise
 
     def _take_results(self, wait_s: float) -> None:
-        """Take in what the disk has done; waits so long if anything is under way."""
+        """Take in what the disk and the compiling of forms have done; waits so long if anything is under way."""
+        if self._forms is not None and self._scheduler.num_forming:
+            self._forms.wait(wait_s)
+            self._scheduler.look_again()
+            wait_s = 0.0
         if self._disk is not None and self._blocks.tiers is not None and self._blocks.tiers.busy:
             self._scheduler.take_results(self._disk.results(wait_s))
 

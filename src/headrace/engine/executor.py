@@ -10,6 +10,7 @@ from typing import Protocol
 
 from headrace.core.batch import Batch, BatchOutput
 from headrace.core.disk import DiskResult, StoredBlock, TierSizes
+from headrace.policy.forms import Forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,13 @@ class Executor(Protocol):
 
     def horizon(self) -> int:
         """How many identical decode steps may be taken as one: 1 for a device that really computes."""
+
+
+class CompiledForms(Forms, Protocol):
+    """Forms that are compiled beside the engine's steps."""
+
+    def wait(self, seconds: float, /) -> None:
+        """Until one is ready that was not at the last call, or so long."""
 
 
 class Disk(Protocol):

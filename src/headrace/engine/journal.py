@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from headrace.core.batch import Batch
 from headrace.core.request import Request
 from headrace.policy.histogram import Histogram
-from headrace.policy.holdup import holdup
+from headrace.policy.holdup import Holdup, holdup
 from headrace.policy.latency import StepWork
 from headrace.policy.moves import Move
 from headrace.policy.request_log import RequestLog
@@ -32,6 +32,19 @@ class Journal:
     def take(self, request: Request, now: float) -> None:
         self.log.take(request, now)
 
+    def hold(self, scheduler: Scheduler, now: float) -> Holdup:
+        """Those who wait are held up from now on by what the scheduler's last plan left."""
+        waiting, queued = scheduler.num_waiting, len(scheduler.queue)
+        held_up_by = holdup(
+            queued=queued,
+            parked=waiting - queued,
+            forming=scheduler.num_forming,
+            free_slots=scheduler.slots.num_free,
+            tokens_left=not scheduler.crowded,
+        )
+        self.log.clock.hold(held_up_by, now)
+        return held_up_by
+
     def begin(
         self,
         batch: Batch,
@@ -44,17 +57,10 @@ class Journal:
     ) -> StepRecord | None:
         """A step was begun, and what it left waiting is held up from now on. Returns its record, to be completed when
         it is done; None if steps are not kept."""
-        waiting, queued, slots = scheduler.num_waiting, len(scheduler.queue), scheduler.slots
-        held_up_by = holdup(
-            queued=queued,
-            parked=waiting - queued,
-            free_slots=slots.num_free,
-            tokens_left=not scheduler.crowded,
-        )
-        self.log.clock.hold(held_up_by, now)
+        held_up_by = self.hold(scheduler, now)
         if self.ring is None:
             return None
-        head = scheduler.queue.peek()
+        waiting, slots, head = scheduler.num_waiting, scheduler.slots, scheduler.queue.peek()
         record = StepRecord(
             step=batch.step,
             begun_s=now,

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -24,6 +25,10 @@ from headrace.core.structured import CallsForm, StructuredOutputsParams
 _STACK_BYTES = 512 * 2**20
 """Address space, of which only what is used costs memory. Chains of references recurse once a link."""
 _CACHED = 64
+"""Matchers that are kept though nobody holds them: those asked for last."""
+_MOST_ITEMS = 5_000
+"""Ways to go on at one place; each costs some 6 us when it is come to, and an optional property makes four."""
+_MOST_OPTIONAL = 1_200
 _MOST_GBNF_RULES = 500
 """Translating takes time that grows with the square of their number."""
 _OPTIONS = '%llguidance { "no_forcing": true }\n'
@@ -54,25 +59,36 @@ class GrammarCompiler:
         self._tokenizer: Any = None
         self._special: dict[str, int] = {}
         self._opening, self._asking = threading.Lock(), threading.Lock()
-        self._compiled: OrderedDict[StructuredOutputsParams, Future[Any]] = OrderedDict()
+        self._compiled: WeakValueDictionary[StructuredOutputsParams, Future[Any]] = WeakValueDictionary()
+        self._latest: OrderedDict[StructuredOutputsParams, Future[Any]] = OrderedDict()
+
+    def warm(self) -> None:
+        """Open the vocabulary now, so that the first form does not wait for it."""
+        self._submit(self._open)
+
+    def _submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """On a thread with a deep stack."""
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            return self._threads.submit(work, *arguments)
+        finally:
+            threading.stack_size(before)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def compile(self, wanted: StructuredOutputsParams) -> Future[Any]:
         """A matcher at its start (llguidance.LLMatcher), shared: copy it before use. The future raises RequestError
-        if the constraint is not understood or nothing can satisfy it."""
+        if the constraint is not understood or nothing can satisfy it. It is compiled once as long as anyone holds
+        it."""
         with self._asking:
             found = self._compiled.get(wanted)
             if found is None:
-                before = threading.stack_size(_STACK_BYTES)
-                try:
-                    found = self._compiled[wanted] = self._threads.submit(self._compile, wanted)
-                finally:
-                    threading.stack_size(before)
-                if len(self._compiled) > _CACHED:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(wanted)
+                found = self._compiled[wanted] = self._submit(self._compile, wanted)
+            self._latest[wanted] = found
+            self._latest.move_to_end(wanted)
+            if len(self._latest) > _CACHED:
+                self._latest.popitem(last=False)
             return found
 
     def _source(self, llguidance: Any, wanted: StructuredOutputsParams) -> str:
@@ -102,16 +118,25 @@ class GrammarCompiler:
         opened = f"({_text(begin, self._special)} free)?" if begin else "free"
         return [f"start: {opened} gap answer", "free: " + free[0], "gap: /\\n{0,2}/"]
 
-    def _compile(self, wanted: StructuredOutputsParams) -> Any:
-        # The library is loaded here, by those processes that need it: it costs a third of a second.
+    def _open(self) -> Any:
+        """The library, with the vocabulary opened."""
+        # It is loaded here, by those processes that need it: it costs a third of a second.
         import llguidance  # noqa: PLC0415
 
         with self._opening:
             if self._tokenizer is None:
                 words = _Words(self._open_vocabulary(), self._vocab_size)
                 self._tokenizer, self._special = _tokenizer(llguidance, words), words.special_by_name
+        return llguidance
+
+    def _compile(self, wanted: StructuredOutputsParams) -> Any:
+        llguidance = self._open()
         limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=100_000, max_grammar_size=100_000, max_lexer_states=20_000, verbose_errors=False
+            initial_lexer_fuel=100_000,
+            max_grammar_size=100_000,
+            max_lexer_states=20_000,
+            max_items_in_row=_MOST_ITEMS,
+            verbose_errors=False,
         )
         try:
             source = self._source(llguidance, wanted)
@@ -120,9 +145,12 @@ class GrammarCompiler:
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
         if not matcher.is_error():
             trial = matcher.deep_copy()
-            first = np.frombuffer(trial.compute_bitmask(), np.uint8)
+            first = np.unpackbits(np.frombuffer(trial.compute_bitmask(), np.uint8), bitorder="little")
             if not trial.is_error() and first.any():
-                return matcher
+                # What may come is worked out at the first token: then it shows if that is too much.
+                trial.try_consume_tokens([int(first.argmax())])
+                if not trial.is_error():
+                    return matcher
             matcher = trial
         reason = brief(matcher.get_error(), lines_before=1 if wanted.grammar else None)
         raise _not_understood(wanted, reason)
@@ -135,6 +163,8 @@ def brief(error: str, *, lines_before: int | None = None) -> str:
     first, where = lines[0] if lines else "", ""
     if not first or "NoExtension" in first:
         return "no text satisfies it"
+    if items := re.match(r"(?:Parser Error: )?Current row has (\d+) items", first):
+        return f"it is too large: at one place there are {items[1]} ways to go on, {_MOST_ITEMS} at most are followed"
     if at := re.match(r"(?:at )?(\d+)\(\d+\): ", first):
         first = first[at.end() :]
         where = "" if lines_before is None else f"line {int(at[1]) - lines_before}: "
@@ -190,9 +220,24 @@ def _text(text: str, special: dict[str, int]) -> str:
 
 
 def _schema(schema: dict[str, Any], wanted: StructuredOutputsParams, *, lenient: bool) -> str:
-    """A schema with how its JSON is written."""
+    """A schema with how its JSON is written. Raises ValueError."""
+    _check_size(schema)
     spacing = {"whitespace_flexible": False} if wanted.disable_any_whitespace else {"whitespace_pattern": _WHITESPACE}
     return json.dumps({**schema, "x-guidance": {**spacing, "lenient": lenient}}, ensure_ascii=False)
+
+
+def _check_size(schema: Any) -> None:
+    """The library would find out too, but holding up all threads meanwhile."""
+    inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for value in inside:
+        _check_size(value)
+    if isinstance(schema, dict) and isinstance(properties := schema.get("properties"), dict):
+        required = schema.get("required")
+        optional = len(properties) - (len(required) if isinstance(required, list) else 0)
+        if optional > _MOST_OPTIONAL:
+            raise ValueError(
+                f"an object has {optional} properties that are not required, and only {_MOST_OPTIONAL} are followed"
+            )
 
 
 def _any_to_lark(grammar: str) -> str:

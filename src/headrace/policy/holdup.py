@@ -10,19 +10,21 @@ import enum
 class Holdup(enum.StrEnum):
     """STEP: nothing but the step under way. SLOTS: as many requests run as may (--max-num-seqs). TOKENS: the step's
     tokens are spent on those who were there before. BLOCKS: the KV cache is full for who is next. PREFIX: another
-    request is computing the prompt's beginning, or the disk brings it."""
+    request is computing the prompt's beginning, or the disk brings it. FORM: the form of the output is compiled."""
 
     STEP = "step"
     SLOTS = "slots"
     TOKENS = "tokens"
     BLOCKS = "blocks"
     PREFIX = "prefix"
+    FORM = "form"
 
 
-def holdup(*, queued: int, parked: int, free_slots: int, tokens_left: bool) -> Holdup:
-    """What held up who is still waiting after a step was planned. parked: those that wait for another's prefix."""
+def holdup(*, queued: int, parked: int, forming: int = 0, free_slots: int, tokens_left: bool) -> Holdup:
+    """What held up who is still waiting after a step was planned. parked: those that wait for another's prefix or,
+    `forming` of them, for their form."""
     if not queued:
-        return Holdup.PREFIX if parked else Holdup.STEP
+        return Holdup.PREFIX if parked > forming else Holdup.FORM if forming else Holdup.STEP
     if not free_slots:
         return Holdup.SLOTS
     return Holdup.BLOCKS if tokens_left else Holdup.TOKENS

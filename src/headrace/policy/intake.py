@@ -21,6 +21,8 @@ from headrace.policy.sequence import Sequence
 
 # Requests that do not fit, looked at in one step.
 _MOST_TRIED = 16
+# Requests that wait for the forms of their outputs at a time: what is compiled for them takes memory until they end.
+_MOST_FORMING = 64
 # Steps after which those who could not join are looked at again though no place was given up: one who runs may have
 # stayed long enough to give way by then.
 _LOOK_AGAIN = 16
@@ -75,10 +77,16 @@ class Intake:
             if head is None or (better_than is not None and head.effective >= better_than):
                 all_tried = False
                 break
+            if not roster.formed(head):
+                if len(roster.parking.forming) >= _MOST_FORMING:
+                    all_tried = False
+                    break
+                roster.parking.forming.append(queue.pop())
+                continue
             salt, tokens = head.cache_salt, head.tokens
             hit = roster.blocks.lookup(salt, tokens, head.cacheable, roster.slots, disk=not head.fetched)
             if hit.awaits >= 0 and roster.slots[hit.awaits].priority <= head.priority:
-                if len(roster.parking) >= len(roster.slots.sequences):
+                if len(roster.parking) - len(roster.parking.forming) >= len(roster.slots.sequences):
                     # More than could run once it is done.
                     all_tried = False
                     break

@@ -1,6 +1,6 @@
-"""Requests that could run but are better off waiting: another request computes their prefix right now, or the disk
-brings it. They stand beside the queue, so they hold up nobody behind them, and go back to their place in it as soon
-as what they wait for is done, or will not be.
+"""Requests that could run but are better off waiting: another request computes their prefix right now, the disk
+brings it, or the form that their output takes is still compiled. They stand beside the queue, so they hold up nobody
+behind them, and go back to their place in it as soon as what they wait for is done, or will not be.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from headrace.policy.sequence import Sequence
 
 
 class Parking:
-    """Who waits for a slot is keyed by it; who waits for the disk stands with the number of the last read."""
+    """Who waits for a slot is keyed by it; who waits for the disk stands with the number of the last read. forming:
+    who waits for a form, in the order of coming."""
 
     def __init__(self) -> None:
+        self.forming: list[Sequence] = []
         self._fetching: list[tuple[int, Sequence]] = []
         self._waiting: dict[int, list[tuple[int, Sequence]]] = {}
         self._size = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self._size + len(self.forming)
 
     def __iter__(self) -> Iterator[Sequence]:
         for waiting in self._waiting.values():
             yield from (sequence for _, sequence in waiting)
         yield from (sequence for _, sequence in self._fetching)
+        yield from self.forming
 
     def park(self, sequence: Sequence, slot: int, position: int) -> None:
         """Until the first `position` positions of this slot are done, or it is left."""
@@ -48,6 +51,9 @@ class Parking:
 
     def remove(self, sequence: Sequence) -> bool:
         """Take one out before its time. False: it is not here."""
+        if sequence in self.forming:
+            self.forming.remove(sequence)
+            return True
         for entry in self._fetching:
             if entry[1] is sequence:
                 self._fetching.remove(entry)
@@ -62,6 +68,15 @@ class Parking:
                         del self._waiting[slot]
                     return True
         return False
+
+    def formed(self, ready: Callable[[Sequence], bool]) -> list[Sequence]:
+        """Those whose form is there. They are no longer here."""
+        if not self.forming:
+            return []
+        formed = [sequence for sequence in self.forming if ready(sequence)]
+        if formed:
+            self.forming = [sequence for sequence in self.forming if sequence not in formed]
+        return formed
 
     def left(self, slot: int) -> list[Sequence]:
         """Those who wait for a slot that was left. They are no longer here."""

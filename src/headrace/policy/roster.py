@@ -11,6 +11,7 @@ import numpy as np
 from headrace.core.batch import SlotJoin
 from headrace.core.request import CacheHint, ErrorCode, FinishReason, OutputDelta, Request, RequestState
 from headrace.policy.block_manager import BlockManager
+from headrace.policy.forms import Forms
 from headrace.policy.hits import Hit
 from headrace.policy.moves import Move
 from headrace.policy.parking import Parking
@@ -26,14 +27,23 @@ _MOST_ACCOUNTS = 4096
 
 
 class Roster:
-    """swap: says whether what is preempted goes to the host, None where there is none. behind: slots that still compute
+    """swap: says whether what is preempted goes to the host, None where there is none. forms: who compiles them, None
+    where none has to be waited for. behind: slots that still compute
     tokens known when they joined. departures: how many have left a slot since the start."""
 
-    def __init__(self, slots: Slots, blocks: BlockManager, queue: Queue, swap: Swap | None = None) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        blocks: BlockManager,
+        queue: Queue,
+        swap: Swap | None = None,
+        forms: Forms | None = None,
+    ) -> None:
         self.slots = slots
         self.blocks = blocks
         self.queue = queue
         self.swap = swap
+        self._forms = forms
         self.counters = Counters()
         self.scoring = Scoring(slots)
         self.parking = Parking()
@@ -114,6 +124,11 @@ class Roster:
         sequence.awaited = self.slots[hit.awaits].request_id
         self.parking.park(sequence, hit.awaits, hit.awaited)
 
+    def formed(self, sequence: Sequence) -> bool:
+        """Whether the form of its output does not have to be waited for."""
+        wanted = sequence.params.structured_outputs
+        return wanted is None or self._forms is None or self._forms.ready(sequence.request_id, wanted)
+
     def fetch(self, sequence: Sequence, hit: Hit) -> bool:
         """Let the queue's next wait until the disk has brought what only it has of its prefix. It does so once: False
         if it did, or if there is no room for it."""
@@ -124,8 +139,8 @@ class Roster:
         return bool(read)
 
     def unpark(self) -> None:
-        """Back to the queue with those whose prefix is there."""
-        ready = self.parking.arrived(self.slots.done)
+        """Back to the queue with those whose prefix or form is there."""
+        ready = self.parking.arrived(self.slots.done) + self.parking.formed(self.formed)
         if self.blocks.tiers is not None:
             ready += self.parking.brought(self.blocks.tiers.brought)
         for sequence in ready:
@@ -224,5 +239,7 @@ class Roster:
         delta.finish_reason = reason
         delta.cached_tokens = max(0, sequence.cached_tokens)
         del self._sequences[sequence.request_id]
+        if self._forms is not None:
+            self._forms.release(sequence.request_id)
         self.counters.finished[reason.value] += 1
         self._moves.append(Move(sequence, RequestState.FINISHED, reason=reason))

@@ -19,6 +19,7 @@ from headrace.core.disk import DiskResult
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import StepBudget, TimeTarget
+from headrace.policy.forms import Forms
 from headrace.policy.intake import Intake
 from headrace.policy.moves import Move
 from headrace.policy.outcome import take_in
@@ -48,6 +49,7 @@ class Scheduler:
         patience: Patience | None = None,
         swap: Swap | None = None,
         speculation: Speculation | None = None,
+        forms: Forms | None = None,
     ) -> None:
         self.slots = slots
         self.blocks = blocks
@@ -55,7 +57,7 @@ class Scheduler:
         self.steps: deque[Step] = deque()
         # Whether the tokens or the time of the step planned last were spent.
         self.crowded = False
-        self._roster = Roster(slots, blocks, queue, swap)
+        self._roster = Roster(slots, blocks, queue, swap, forms)
         self.counters = self._roster.counters
         self._budget = budget
         self._target = target
@@ -77,6 +79,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self.queue) + len(self._roster.parking)
+
+    @property
+    def num_forming(self) -> int:
+        """How many of those that wait do so for the form of their output."""
+        return len(self._roster.parking.forming)
 
     @property
     def has_work(self) -> bool:
@@ -109,13 +116,16 @@ class Scheduler:
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""
         sent = take_in(self._roster, self.steps.popleft(), output, self._speculation)
-        if self._roster.parking:
-            self._roster.unpark()
+        self.look_again()
         return sent
 
     def take_results(self, results: list[DiskResult]) -> None:
         """Take in what the disk has done: those who waited for it are back in the queue."""
         self.blocks.take_results(results)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Back to the queue with those for whom what they waited for is there."""
         if self._roster.parking:
             self._roster.unpark()
 

@@ -13,6 +13,7 @@ _HELD_UP = {
     Holdup.TOKENS: "its share of a step's tokens (--max-num-batched-tokens)",
     Holdup.BLOCKS: "blocks of the KV cache",
     Holdup.PREFIX: "its beginning, which another request was computing or the disk was bringing",
+    Holdup.FORM: "the form of its output to be compiled",
 }
 
 

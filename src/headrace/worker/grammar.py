@@ -110,7 +110,7 @@ class _Matching:
 
     def follow(self, known: IntArray) -> bool:
         """Bring the matcher to the end of the known tokens. False if they leave the grammar: then what follows is
-        dropped by whoever began the step (past the end, or after a draft that cannot be accepted)."""
+        dropped by whoever began the step (past the end, or after a draft that cannot be accepted). Raises as fill()."""
         if self._matcher is None:
             self._matcher = self._compiled.result().deep_copy()
         outputs = known[self._prompt_len :]
@@ -119,12 +119,16 @@ class _Matching:
             self._matcher.rollback(len(self._taken) - kept)
         if kept < len(outputs):
             kept += self._matcher.try_consume_tokens(outputs[kept:].tolist())
+            self._check()
         self._taken = outputs[:kept].copy()
         return kept == len(outputs)
 
     def fill(self, address: int, width: int) -> None:
         """Write the mask of what may come next. Raises EngineError if the grammar costs more than a step allows."""
         self._matcher.unsafe_compute_mask_ptr(address, width)
+        self._check()
+
+    def _check(self) -> None:
         if self._matcher.is_error():
             reason = self._matcher.get_error().splitlines()[0]
             # A matcher never leaves this state, but the row may stand after a draft that is not accepted.
