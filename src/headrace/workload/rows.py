@@ -125,7 +125,8 @@ def _csv_rows(path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[Row]:
 
     def texts() -> Iterator[str]:
         nonlocal start
-        for start, text in lines:
+        for number, text in lines:
+            start = number
             yield text
 
     table = csv.reader(texts(), strict=True)
