@@ -35,8 +35,8 @@ def conversations(count, turns, seed=0):
 
 def test_lengths_are_scaled_and_prefixes_are_not(tmp_path):
     rows = [
-        {"input_length": 1030, "output_length": 64, "hash_ids": [5, 6, 7]},
-        {"input_length": 1536, "output_length": 1, "hash_ids": [5, 6, 8]},
+        {"timestamp": 0, "input_length": 1030, "output_length": 64, "hash_ids": [5, 6, 7]},
+        {"timestamp": 0, "input_length": 1536, "output_length": 1, "hash_ids": [5, 6, 8]},
     ]
     trace = load_trace(written(tmp_path / "t.jsonl", rows), 32)
     first, second = trace.visits
@@ -81,8 +81,8 @@ def test_the_bounds_of_the_recorded_traces(name, bound, data_folder):
     ("line", "says"),
     [
         ("{", "line 1"),
-        ('{"input_length": 5, "output_length": 1}', "hash_ids"),
-        ('{"input_length": 513, "output_length": 1, "hash_ids": [1]}', "1 hash_ids for 513 tokens"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 1}', "hash_ids"),
+        ('{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [1]}', "1 hash_ids for 513 tokens"),
         ("", "no requests"),
     ],
 )

@@ -8,8 +8,6 @@ order in which they come, stay what they were.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +20,9 @@ from headrace.core.errors import ConfigError
 from headrace.core.request import Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
+from headrace.workload.demand import ANSWER
+from headrace.workload.traces import HASHED, read_trace
 
-HASHED = 512
 _FIRST = 100
 """Token ids below are no prompt's."""
 
@@ -65,31 +64,19 @@ class Trace:
 
 
 def load_trace(path: Path, scale: int, limit: int | None = None) -> Trace:
-    """The first `limit` requests of a JSON-lines file, gzipped if it ends in .gz. Raises ConfigError."""
+    """The first `limit` requests of a trace whose prompts are named by hashes. Raises ConfigError."""
     if scale not in (1, 2, 4, 8, 16, 32):
         raise ConfigError(f"scale must be 1, 2, 4, 8, 16 or 32, got {scale}", field="scale")
     block_size = HASHED // scale
+    # Hashes are numbered as they come up, so that the largest token follows from how many there are.
+    numbers: dict[int, int] = {}
     visits: list[Visit] = []
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if limit is not None and len(visits) == limit:
-                break
-            try:
-                row = json.loads(line)
-                hashes, length = tuple(map(int, row["hash_ids"])), int(row["input_length"])
-                output = max(1, int(row["output_length"]) // scale)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(f"trace: line {number} of {path} cannot be read: {error}", field="trace") from error
-            if len(hashes) != -(-length // HASHED) or not hashes:
-                raise ConfigError(
-                    f"trace: line {number} of {path} has {len(hashes)} hash_ids for {length} tokens; one for each "
-                    f"{HASHED} is needed",
-                    field="trace",
-                )
-            last = length - (len(hashes) - 1) * HASHED
-            visits.append(Visit(hashes, (len(hashes) - 1) * block_size + -(-last // scale), output))
-    if not visits:
-        raise ConfigError(f"trace: {path} has no requests", field="trace")
+    for place, one in enumerate(read_trace(path, limit), 1):
+        if one.prompt[0][0] <= ANSWER:
+            raise ConfigError(f"trace: request {place} of {path} has no hash_ids", field="trace")
+        hashes = tuple(numbers.setdefault(name, len(numbers)) for name, _ in one.prompt)
+        prompt_len = (len(hashes) - 1) * block_size + -(-one.prompt[-1][1] // scale)
+        visits.append(Visit(hashes, prompt_len, max(1, one.output_len // scale)))
     return Trace(visits, block_size)
 
 

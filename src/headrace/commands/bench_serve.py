@@ -15,11 +15,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from headrace.bench.arrivals import Planned, random_load, read_trace, recorded_load
+from headrace.bench.arrivals import Planned, random_load, recorded_load
 from headrace.bench.load import run_load
 from headrace.bench.outcome import Bounds, report
 from headrace.commands.report import json_option, show
 from headrace.core.errors import ConfigError, EngineError
+from headrace.workload.traces import read_trace
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
@@ -49,7 +50,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Recorded arrivals and lengths instead: Mooncake's JSON lines or Azure's CSV; gzipped if .gz.",
+    help="Recorded arrivals and lengths instead: Mooncake's, Azure's, BurstGPT's or a CSV of times and lengths.",
 )
 @click.option("--trace-speed", type=_POSITIVE, default=1.0, show_default=True, help="Times faster than recorded.")
 @click.option("--trace-scale", type=click.IntRange(min=1), default=1, show_default=True, help="Divide lengths by this.")
@@ -78,8 +79,9 @@ def serve(
     base_url = base_url.rstrip("/").removesuffix("/v1")
     percents = _percents(metric_percentiles)
     if trace is not None:
-        recorded = read_trace(trace, num_prompts)
-        planned = recorded_load(recorded, speed=asked["trace_speed"], scale=asked["trace_scale"], seed=asked["seed"])
+        planned = recorded_load(
+            read_trace(trace, num_prompts), speed=asked["trace_speed"], scale=asked["trace_scale"], seed=asked["seed"]
+        )
     else:
         planned = random_load(
             num_prompts,
