@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "bench": ("headrace.commands.bench", "bench", "Measure throughput, latency or start-up."),
     "eval": ("headrace.commands.evaluate", "evaluate", "Measure a model's quality."),
     "plan": ("headrace.commands.plan", "plan", "Say how many GPUs a load needs, and what they cost."),
+    "simulate": ("headrace.commands.simulate", "simulate", "Serve a load by a fleet in virtual time."),
     "validate": ("headrace.commands.validate", "validate", "Hold predicted latencies against measured runs."),
     "explain": ("headrace.commands.explain", "explain", "Say why a request waited, or missed the cache."),
     "doctor": ("headrace.commands.doctor", "doctor", "Show what this machine can run, and how."),

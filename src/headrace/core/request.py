@@ -270,8 +270,8 @@ class CacheHint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Request(msgspec.Struct, frozen=True):
     """One sequence for the engine: choice `choice` of a client's request.
 
-    prompt_ids: the prompt's token ids (never empty). output_ids: tokens generated before, when a request is
-    replayed on another engine; they count as generated. max_tokens is resolved (never None) and counts
+    prompt_ids: the prompt's token ids (never empty), a list or an array('i'). output_ids: tokens generated before, when
+    a request is replayed on another engine; they count as generated. max_tokens is resolved (never None) and counts
     output_ids too. seed is resolved. eos_ids end the request and are empty when EOS is ignored.
     Requests with different cache_salt never share cached blocks. priority: the lower number goes first. tenant: whose
     share of the engine this request uses, e.g. a name of the API key; "" is a tenant like any other. deadline:
@@ -280,7 +280,7 @@ class Request(msgspec.Struct, frozen=True):
     """
 
     request_id: str
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     params: SamplingParams
     max_tokens: int
     seed: int

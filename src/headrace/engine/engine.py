@@ -27,6 +27,7 @@ from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
 from headrace.policy.preemption import Patience, Swap
 from headrace.policy.queue import FairQueue
+from headrace.policy.replica import Load
 from headrace.policy.request_log import RequestRecord
 from headrace.policy.row_cost import RowCost
 from headrace.policy.scheduler import Scheduler
@@ -46,8 +47,9 @@ _STEP_FAILED = "the engine failed while it computed this request; other requests
 class Engine:
     """Uses of the config: the settings of budget, queue, priorities and caching, and pipeline_depth; what the device
     holds comes from executor.capacity. prior: seconds that a step is expected to take before any was measured; None
-    for the latency model's own. limits: what each tenant may ask for, and its share. drafter: who guesses tokens
-    ahead, None for nobody. forms: who compiles the forms of outputs, None if no step has to wait for it."""
+    for the latency model's own. latency: a model to take instead of one that learns from there. limits: what each
+    tenant may ask for, and its share. drafter: who guesses tokens ahead, None for nobody. forms: who compiles the forms
+    of outputs, None if no step has to wait for it."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Engine:
         config: Config,
         *,
         prior: Prior | None = None,
+        latency: LatencyModel | None = None,
         limits: Limits | None = None,
         drafter: Drafter | None = None,
         disk: Disk | None = None,
@@ -85,7 +88,7 @@ class Engine:
             aging_s=config.priority_aging_s,
             aging_cap=config.priority_aging_cap,
         )
-        self.latency = LatencyModel(prior)
+        self.latency = LatencyModel(prior) if latency is None else latency
         target = config.target_itl_ms
         self._speculation = None
         if drafter is not None:
@@ -256,6 +259,22 @@ class Engine:
             sent += [scheduler.fail(int(step.batch.slots[entry]), _STEP_FAILED) for entry in culprits]
             sent += scheduler.update(output)
         return sent
+
+    @property
+    def repeats(self) -> int:
+        """How many steps like the last one follow before a request takes its last token, if nothing comes between."""
+        return 1 if self._depth > 1 or self._admission.has_deadlines else self._scheduler.repeats
+
+    def load(self) -> Load:
+        """What there is to do, as a router sees it."""
+        backlog, slots = self._admission.backlog, self._slots
+        return Load(
+            waiting=self._scheduler.num_waiting,
+            tokens=backlog.tokens + self._scheduler.tokens_behind,
+            running=slots.num_taken,
+            blocks_used=self._blocks.blocks_held,
+            blocks_total=sum(self._executor.capacity.num_blocks),
+        )
 
     @property
     def drafting(self) -> DraftCounters:

@@ -178,7 +178,7 @@ class NullExecutor:
 
 def expected_tokens(request: Request, vocab_size: int, windows: Sequence[int | None] = (None,)) -> list[int]:
     """What NullExecutor must generate for this request after its output_ids, whatever runs beside it."""
-    tokens = request.prompt_ids + request.output_ids
+    tokens = [*request.prompt_ids, *request.output_ids]
     first = len(tokens)
     limit = len(request.prompt_ids) + request.max_tokens
     join = SlotJoin(

@@ -10,30 +10,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.core.errors import ConfigError
 from headrace.core.model_spec import ModelSpec
 from headrace.policy.latency import Prior, StepWork
+from headrace.policy.memory import cache_bytes
+from headrace.policy.pace import VLLM_HOST
 from headrace.policy.pipeline import cut
 from headrace.policy.roofline import Serving
 
 CHUNK = 8192
 """Tokens of a step at most, as servers on such hardware have it by default."""
 
-_USABLE = 0.9  # share of a device's memory that a server takes
-_BESIDE = 3e9  # bytes of each device for activations, graphs and communication
 # Share of the cache up to which requests do not wait for it: blocks are not packed perfectly, lengths not even.
 _FULL = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """kernels, prompt: times by which decode steps and prompts take longer than the roofline says. step: seconds of the
-    host in each step, request: more for each sequence. interference: share of the others' prompts that delays a
-    token. burst: share of all clients' prompts that delays a first token in the mean. wait: decode steps before it."""
+    """kernels, step, request: as of Host. prompt: times by which prompts take longer than the roofline says.
+    interference: share of the others' prompts that delays a token. burst: share of all clients' prompts that delays a
+    first token in the mean. wait: decode steps before it."""
 
-    kernels: float = 1.0
-    step: float = 2.1e-3
-    request: float = 40e-6
+    kernels: float = VLLM_HOST.kernels
+    step: float = VLLM_HOST.step
+    request: float = VLLM_HOST.request
     interference: float = 0.73
     prompt: float = 1.0
     burst: float = 0.048
@@ -98,16 +97,9 @@ def queued_latency(prior: Prior, load: Load, running: int, numbers: Overheads) -
 def clients_held(spec: ModelSpec, serving: Serving, load: Load) -> tuple[int, int]:
     """Clients that the cache holds at once with their sequences whole, so that none ever waits for it, and as they are
     on average, which is how many run where more are there. ConfigError where the weights alone do not fit."""
-    memory = serving.ranks * int(serving.hardware.memory_bytes * _USABLE - _BESIDE)
     held = []
     for stage in cut(spec, serving.stages):
-        weights = stage.weight_bytes(serving.weights)
-        if memory <= weights:
-            raise ConfigError(
-                f"{weights:,} bytes of {serving.weights} weights do not fit into {memory:,} usable bytes of "
-                f"{serving.ranks} {serving.hardware.name}"
-            )
-        left = (memory - weights) / serving.ranks
+        left = cache_bytes(stage, serving)
         whole = _FULL * left / stage.spec.kv_bytes(load.prompt + load.answer, serving.cache, serving.ranks)
         running = left / stage.spec.kv_bytes(load.prompt + load.answer // 2, serving.cache, serving.ranks)
         held.append((int(whole), int(running)))

@@ -6,8 +6,11 @@ tenant has used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import FinishReason, Request, RequestState
@@ -198,14 +201,23 @@ class Admission:
     def _check_tokens(self, request: Request) -> None:
         if not request.prompt_ids:
             raise RequestError("prompt must have at least one token", param="prompt")
-        tokens = request.prompt_ids + request.output_ids
-        low, high = min(tokens), max(tokens)
+        low, high = _range(request.prompt_ids)
+        if request.output_ids:
+            low, high = min(low, *request.output_ids), max(high, *request.output_ids)
         if low < 0 or high >= self._vocab_size:
             raise RequestError(
                 f"prompt: {low if low < 0 else high} is not a token id of this model (0 to {self._vocab_size - 1})",
                 param="prompt",
             )
         request.params.check_vocabulary(self._vocab_size)
+
+
+def _range(tokens: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest of at least one token."""
+    if isinstance(tokens, array):
+        values = np.frombuffer(tokens, np.int32)
+        return int(values.min()), int(values.max())
+    return min(tokens), max(tokens)
 
 
 def _bounded(seconds: float) -> float:

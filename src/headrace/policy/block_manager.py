@@ -72,7 +72,8 @@ class BlockManager:
         self._most_at_once = [None if w is None else -(-(w - 1 + reach) // block_size) + 1 for w in windows]
         width = -(-max_model_len // block_size)
         groups = len(num_blocks)
-        self._tables = np.full((groups, num_slots, width), ABSENT, np.int32)
+        # What is above a slot's capacity or below its first block means nothing; memory is touched as it is used.
+        self._tables = np.zeros((groups, num_slots, width), np.int32)
         # Positions below _capacity[slot] have a block in every group; blocks below index _first[g, slot] were freed
         # again.
         self._capacity: IntArray = np.zeros(num_slots, np.int32)

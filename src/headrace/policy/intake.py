@@ -26,6 +26,7 @@ _MOST_FORMING = 64
 # Steps after which those who could not join are looked at again though no place was given up: one who runs may have
 # stayed long enough to give way by then.
 _LOOK_AGAIN = 16
+_FOREVER = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,21 @@ class Intake:
 
     def hopeless(self, step: int) -> bool:
         """Whether nobody can join in this step, as far as can be told at a glance."""
+        return self.hopeless_for(step) > 0
+
+    def hopeless_for(self, step: int) -> int:
+        """For how many steps from this one on that holds, if nothing changes meanwhile."""
         roster = self._roster
         queue, slots = roster.queue, roster.slots
-        if not len(queue) or (self._stuck == (queue.version, roster.blocks.version) and step < self._look_at):
-            return True
-        if slots.num_free:
-            return False
-        head = queue.peek()
-        # All behind the head are of its class or lower ones, unless it got ahead by ageing.
-        return head is None or (head.effective == head.priority and head.priority >= slots.worst_priority)
+        if not len(queue):
+            return _FOREVER
+        if not slots.num_free:
+            head = queue.peek()
+            # All behind the head are of its class or lower ones, unless it got ahead by ageing.
+            if head is None or (head.effective == head.priority and head.priority >= slots.worst_priority):
+                return _FOREVER
+        stuck = self._stuck == (queue.version, roster.blocks.version)
+        return max(0, self._look_at - step) if stuck else 0
 
     def admit(
         self, step: int, budget: StepBudget, planned: IntArray, better_than: int | None = None

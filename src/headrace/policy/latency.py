@@ -124,10 +124,12 @@ _REMEMBERED_ERRORS = 128
 
 class LatencyModel:
     """seconds = sum of coefficients >= 0 times (the prior's seconds, 1, tokens, requests, decode context, prefill
-    pairs, logit rows). Starts as the prior alone. What is observed is only noted until it is needed."""
+    pairs, logit rows). Starts as the prior alone. What is observed is only noted until it is needed. learning: False
+    where the prior is known to be right."""
 
-    def __init__(self, prior: Prior | None = None) -> None:
+    def __init__(self, prior: Prior | None = None, *, learning: bool = True) -> None:
         self._prior: Prior = prior or LinearPrior()
+        self._learning = learning
         self._coefficients: Matrix = np.array([1.0, *[0.0] * (_FEATURES - 1)])
         # Normal equations of each kind of step: without longer entries, with them.
         self._gram: list[Matrix] = [np.zeros((_FEATURES, _FEATURES)) for _ in range(2)]
@@ -150,6 +152,8 @@ class LatencyModel:
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step of this work will take, above 0."""
+        if not self._learning:
+            return max(self._prior(work), _SHORTEST)
         if len(self._noted) >= _LEARN_EVERY:
             self._learn()
         return max(float(np.dot(self._coefficients, self._features(work))), _SHORTEST)
@@ -158,6 +162,8 @@ class LatencyModel:
         """Learn that a step of this work took so long. Raises ValueError unless seconds is finite and not negative."""
         if not 0 <= seconds < _FOREVER:
             raise ValueError(f"seconds must be finite and at least 0, got {seconds}")
+        if not self._learning:
+            return
         self._noted.append((work, seconds))
         self._observed += 1
         if len(self._noted) >= _LEARN_LATEST or self._observed <= _WARM or len(self._noted) * 2 > self._observed:

@@ -89,6 +89,21 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._roster) or bool(self.steps)
 
+    @property
+    def tokens_behind(self) -> int:
+        """Tokens known to running requests when they joined that are yet to be computed."""
+        behind, state = self._roster.behind, self.slots
+        return sum(int(state.start[slot]) - int(state.computed[slot]) for slot in behind)
+
+    @property
+    def repeats(self) -> int:
+        """How many steps like the last one are to come, as far as can be told now, before a request takes its last
+        token or somebody who waits is looked at: what advance() may take as one. 1 if that is not known."""
+        steady = self._steady
+        if steady is None or not steady.plain or self.steps or self._timed or self.slots.order is not steady.slots:
+            return 1
+        return max(1, min(steady.left - 1, self._intake.hopeless_for(self._num_steps)))
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._roster
 
@@ -176,17 +191,21 @@ class Scheduler:
         state = self.slots
         begun, starts = 0, steady.ends
         while begun < most and steady.left > 0:
-            if state.order is not steady.slots or not self._intake.hopeless(self._num_steps):
+            calm = self._intake.hopeless_for(self._num_steps)
+            if state.order is not steady.slots or not calm:
                 break
             if self.blocks.windowed:
                 done = steady.ends if begun else state.done.take(steady.at)
                 self.blocks.free_behind(steady.slots, done)
+                calm = 1
             crossing, index = steady.crossing()
             if len(crossing) and not self.blocks.extend(crossing, index):
                 break
-            steady.advance()
-            self._num_steps += 1
-            begun += 1
+            # This one, and those after it in which no slot crosses into another block.
+            steps = min(steady.until_crossing, calm, most - begun, steady.left)
+            steady.advance(steps)
+            self._num_steps += steps
+            begun += steps
         if not begun:
             return None
         ends = steady.ends

@@ -62,7 +62,7 @@ class Sequence:
         return cls(
             request_id=request.request_id,
             ticket=ticket,
-            tokens=np.array(request.prompt_ids + request.output_ids, np.int32),
+            tokens=_known_tokens(request),
             prompt_len=prompt_len,
             limit=prompt_len + request.max_tokens,
             params=request.params,
@@ -100,3 +100,8 @@ class Sequence:
         if state not in MOVES[self.state]:
             raise ValueError(f"request {self.request_id}: illegal move from {self.state.value} to {state.value}")
         self.state = state
+
+
+def _known_tokens(request: Request) -> IntArray:
+    prompt: IntArray = np.array(request.prompt_ids, np.int32)
+    return np.concatenate([prompt, np.array(request.output_ids, np.int32)]) if request.output_ids else prompt

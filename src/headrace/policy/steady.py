@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.core.batch import BoolArray, IntArray
+from headrace.core.batch import EMPTY, BoolArray, IntArray
 from headrace.policy.slots import Slots
 
 
@@ -37,17 +37,38 @@ class Steady:
         # A slot crosses into a new block each block_size steps; crossing[r]: those that do in steps r, r + size, ...
         turn = (-ends) % block_size
         by_turn = np.argsort(turn, kind="stable")
-        starts = np.searchsorted(turn[by_turn], np.arange(1, block_size))
-        self._crossing = [(slots[i], (ends[i] + turn[i]) // block_size) for i in np.split(by_turn, starts)]
+        ordered = turn[by_turn]
+        # Turns in which somebody crosses, rising, and where each begins in the arrays by turn.
+        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        self._turns: list[int] = ordered[first].tolist()
+        self._starts: list[int] = [*first.tolist(), count]
+        self._by_turn = slots[by_turn]
+        self._index = (ends[by_turn] + ordered) // block_size
+        self._next = 0
 
     def crossing(self) -> tuple[IntArray, IntArray]:
         """Slots that need a block in the next step, and its index in their tables."""
-        lap, turn = divmod(self._age, self._block_size)
-        slots, index = self._crossing[turn]
-        return slots, index + lap
+        lap, place = divmod(self._next, len(self._turns))
+        if self._age < lap * self._block_size + self._turns[place]:
+            return EMPTY, EMPTY
+        here = slice(self._starts[place], self._starts[place + 1])
+        return self._by_turn[here], self._index[here] + lap
 
-    def advance(self) -> None:
-        """The next step is begun."""
-        self.ends = self.ends + self.ones
-        self._age += 1
-        self.left -= 1
+    @property
+    def until_crossing(self) -> int:
+        """Steps from the next one on until one comes, after the next, in which a slot needs a block."""
+        for ahead in (self._next, self._next + 1):
+            lap, place = divmod(ahead, len(self._turns))
+            steps = lap * self._block_size + self._turns[place] - self._age
+            if steps > 0:
+                return steps
+        return 1
+
+    def advance(self, steps: int = 1) -> None:
+        """So many steps are begun, of which none but the first needs a block."""
+        lap, place = divmod(self._next, len(self._turns))
+        if self._age == lap * self._block_size + self._turns[place]:
+            self._next += 1
+        self.ends = self.ends + np.int32(steps)
+        self._age += steps
+        self.left -= steps

@@ -5,6 +5,7 @@ fields that only some clients want.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -58,9 +59,9 @@ class Head:
         parts.append(_END)
         return b"".join(parts)
 
-    def token_ids(self, ids: list[int]) -> list[int] | Unset:
+    def token_ids(self, ids: Sequence[int]) -> list[int] | Unset:
         """These ids, if the client asked for them."""
-        return ids if self.with_token_ids else msgspec.UNSET
+        return list(ids) if self.with_token_ids else msgspec.UNSET
 
 
 def new_head(service: Service, request_id: str, kind: str, body: SamplingBody) -> Head:

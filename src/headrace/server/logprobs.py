@@ -5,6 +5,7 @@ completions. A token that is no whole UTF-8 text is written bytes:\\xNN, so that
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from headrace.core.request import TokenLogprobs
 from headrace.server.faces import Tokenizer
@@ -76,7 +77,7 @@ class CompletionLogprobsWriter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def prompt(self, prompt_ids: list[int], logprobs: list[TokenLogprobs]) -> CompletionLogprobs:
+    def prompt(self, prompt_ids: Sequence[int], logprobs: list[TokenLogprobs]) -> CompletionLogprobs:
         """An echoed prompt: its first token has no log-probability."""
         written = CompletionLogprobs([], [], [], [])
         self._add(written, prompt_ids[0], None, None)

@@ -1,0 +1,68 @@
+"""A Fleet from what somebody wrote: names of a model and a GPU, dtypes, sizes; the command's flags and the Python API's
+keywords are the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.core.errors import ConfigError
+from headrace.core.hardware import known_hardware
+from headrace.core.model_spec import ModelSpec
+from headrace.models.loader import load_model
+from headrace.models.published import published_model
+from headrace.policy.memory import USABLE
+from headrace.policy.roofline import Serving
+from headrace.simulate.fleet import Fleet
+
+_SAME = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "auto": "bf16", "none": "bf16"}
+_PRECISIONS = ("bf16", "fp8", "int8", "int4", "fp4")
+_CACHES = ("bf16", "fp8", "int8")
+
+
+def ask_fleet(
+    model: str,
+    gpu: str,
+    *,
+    replicas: int = 1,
+    tensor_parallel_size: int = 1,
+    precision: str = "bf16",
+    kv_cache_dtype: str = "auto",
+    block_size: int = 16,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 8192,
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float = USABLE,
+    enable_prefix_caching: bool = True,
+) -> Fleet:
+    """model: a published one by name, or the path of one that is here. Raises ConfigError or ModelError, naming the
+    field, what is allowed and the nearest."""
+    serving = Serving(
+        known_hardware(gpu),
+        tensor_parallel_size,
+        weights=_one_of("precision", precision, _PRECISIONS),
+        cache=_one_of("kv_cache_dtype", kv_cache_dtype, _CACHES),
+    )
+    return Fleet(
+        _spec(model),
+        serving,
+        replicas,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        enable_prefix_caching=enable_prefix_caching,
+    )
+
+
+def _spec(model: str) -> ModelSpec:
+    path = Path(model).expanduser()
+    return load_model(path).spec if path.exists() else published_model(model)
+
+
+def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> str:
+    plain = _SAME.get(value.lower(), value.lower())
+    if plain not in allowed:
+        raise ConfigError(f"{field} must be one of {', '.join(allowed)}, got {value!r}", field=field)
+    return plain

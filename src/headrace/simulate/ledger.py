@@ -1,0 +1,80 @@
+"""What became of each request of a simulation, and the gaps between tokens, a run of gaps that several requests share
+kept once with their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.request import OutputDelta
+
+_NOT_YET = -1.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """Seconds since the start. first, last: of its tokens. replica: who served it. refused: why it was not served."""
+
+    at: float
+    input_len: int
+    replica: int
+    first: float = _NOT_YET
+    last: float = _NOT_YET
+    tokens: int = 0
+    cached: int = 0
+    ended: bool = False
+    refused: str = ""
+
+
+class Ledger:
+    """entries: by the request's place in the workload."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.longest_gap = 0.0
+        self._gaps: list[npt.NDArray[np.float64]] = []
+        self._shared: list[int] = []
+
+    def take(self, began: float, ends: npt.NDArray[np.float64], deltas: list[OutputDelta]) -> list[int]:
+        """Steps that ended at `ends`, the first begun at `began`, brought these. Returns whose request ended."""
+        last = float(ends[-1])
+        if len(ends) > 1:
+            self._note(np.diff(ends, prepend=began), len(deltas))
+            for delta in deltas:
+                entry = self.entries[int(delta.request_id)]
+                entry.tokens += len(ends)
+                entry.last = last
+            return []
+        ended: list[int] = []
+        gaps: dict[float, int] = {}
+        for delta in deltas:
+            index = int(delta.request_id)
+            entry = self.entries[index]
+            if delta.token_ids:
+                if entry.tokens:
+                    gap = last - entry.last
+                    gaps[gap] = gaps.get(gap, 0) + 1
+                else:
+                    entry.first = last
+                entry.tokens += 1
+                entry.last = last
+            if delta.finish_reason is not None:
+                entry.ended = True
+                entry.cached = delta.cached_tokens or 0
+                ended.append(index)
+        for gap, count in gaps.items():
+            self._note(np.array([gap]), count)
+        return ended
+
+    def gaps(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """All gaps between tokens in seconds, float64 [n], and how many requests had each, int64 [n]."""
+        if not self._gaps:
+            return np.zeros(0), np.zeros(0, np.int64)
+        return np.concatenate(self._gaps), np.repeat(self._shared, [len(gaps) for gaps in self._gaps])
+
+    def _note(self, gaps: npt.NDArray[np.float64], requests: int) -> None:
+        self._gaps.append(gaps)
+        self._shared.append(requests)

@@ -1,0 +1,95 @@
+"""One replica in virtual time: a real Engine over a TimedExecutor. While nothing comes, steps that are alike are not
+even begun: the replica only knows when they would have ended (it coasts), and catches up to any moment before that
+when a request comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.core.config import Config
+from headrace.core.request import OutputDelta, Request
+from headrace.engine.engine import Engine
+from headrace.engine.executor import Capacity
+from headrace.policy.latency import LatencyModel
+from headrace.policy.pace import Pace
+from headrace.policy.replica import Load
+from headrace.simulate.executor import TimedExecutor
+
+NEVER = float("inf")
+
+Sink = Callable[[float, TimedExecutor, list[OutputDelta]], None]
+"""Is told of steps that ended: when the first began, the device, which knows the ends, and what they brought."""
+
+
+class Replica:
+    """wake: when it wants to be woken, NEVER while it has nothing to do. busy: seconds of steps so far."""
+
+    def __init__(self, capacity: Capacity, config: Config, pace: Pace, latency: LatencyModel, sink: Sink) -> None:
+        self._device = TimedExecutor(capacity, pace)
+        self._engine = Engine(self._device, config, latency=latency)
+        self._sink = sink
+        self._under_way = False
+        self.wake = NEVER
+        self.busy = 0.0
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def load(self) -> Load:
+        return self._engine.load()
+
+    def add(self, request: Request, now: float) -> None:
+        """Take a request. Raises RequestError as the engine does."""
+        self._catch_up(now)
+        self._engine.add(request, now)
+        if not self._under_way:
+            self._device.now = max(self._device.now, now)
+            self._begin()
+
+    def woken(self) -> None:
+        """It is time `wake`."""
+        if not self._under_way:
+            self._begin(self.wake)
+        self._finish()
+        self._go_on()
+
+    def _catch_up(self, now: float) -> None:
+        """Do what should have been begun before now."""
+        while self.wake < NEVER and self._device.now < now:
+            if not self._under_way:
+                self._begin(now)
+            if self.wake > now:
+                break
+            self._finish()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Coast if what comes next is as the last step was, else begin it."""
+        if not self._engine.has_work:
+            self.wake = NEVER
+            return
+        steps = self._engine.repeats
+        if steps > 1:
+            self.wake = self._device.look_ahead(steps)
+        else:
+            self._begin()
+
+    def _begin(self, until: float = NEVER) -> None:
+        device = self._device
+        device.until = until
+        if not self._engine.begin_step(device.now):
+            raise AssertionError("an engine with work has begun no step")
+        self._under_way = True
+        self.wake = float(device.ends[-1])
+
+    def _finish(self) -> None:
+        device = self._device
+        began, self._under_way = device.now, False
+        deltas = self._engine.finish_step(self._clock)
+        self.busy += device.now - began
+        self._sink(began, device, deltas)
+
+    def _clock(self) -> float:
+        return self._device.now

@@ -1,0 +1,190 @@
+"""The simulator: requests arrive in virtual time, a router places each on a replica, and each replica is a real engine
+over a device that answers with times (replica.py). Pop an event, set the time, let it happen; the next event is another
+arrival or the replica that wakes next. The same demands, fleet, router and seed give the same result.
+
+    result = simulate(demands, fleet, router="prefix", seed=0, rate_multiplier=2.0, slo=Slo(ttft_ms=1000))
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from headrace.core.errors import ConfigError, RequestError, did_you_mean
+from headrace.core.request import OutputDelta, Request, SamplingParams
+from headrace.policy.latency import LatencyModel
+from headrace.policy.replica import Loads, Speed
+from headrace.policy.routing import (
+    Ask,
+    Assumed,
+    LeastLoaded,
+    LongestPrefix,
+    PrefixIndex,
+    RoundRobin,
+    Router,
+    TwoChoices,
+)
+from headrace.simulate.executor import TimedExecutor
+from headrace.simulate.fleet import Fleet
+from headrace.simulate.ledger import Entry, Ledger
+from headrace.simulate.prompts import Prompts
+from headrace.simulate.replica import NEVER, Replica
+from headrace.simulate.result import Result, Slo, summarize
+from headrace.workload.demand import Demand
+
+ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
+
+_WAKE, _ARRIVAL = 0, 1
+_PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
+_TYPICAL_CONTEXT = 4096
+Progress = Callable[[int], object]
+
+
+def simulate(
+    demands: Sequence[Demand],
+    fleet: Fleet,
+    *,
+    router: str = "round-robin",
+    seed: int = 0,
+    rate_multiplier: float = 1.0,
+    slo: Slo | None = None,
+    progress: Progress = lambda ended: None,
+) -> Result:
+    """Serve all demands by a fleet. router: one of ROUTERS. rate_multiplier: arrivals come so many times as fast; times
+    after another request's end stay. progress is told how many requests more have ended or were refused. Raises
+    ConfigError where a setting is out of range or the model does not fit."""
+    began = time.perf_counter()
+    if not demands:
+        raise ConfigError("the workload has no requests")
+    if not 0 < rate_multiplier < float("inf"):
+        raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
+    if rate_multiplier != 1:
+        demands = [one if one.follows is not None else replace(one, at=one.at / rate_multiplier) for one in demands]
+    run = Simulation(demands, fleet, router, seed, progress)
+    run.run()
+    return run.result(slo or Slo(), time.perf_counter() - began)
+
+
+class Simulation:
+    """One run, from the first arrival to the last token."""
+
+    def __init__(
+        self, demands: Sequence[Demand], fleet: Fleet, router: str, seed: int, progress: Progress = lambda ended: None
+    ) -> None:
+        self._demands = demands
+        self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
+        self._latency = LatencyModel(self._pace, learning=False)
+        self._replicas: list[Replica | None] = [None] * fleet.replicas
+        self._loads = Loads(fleet.replicas)
+        self._router = self._make_router(router, fleet.replicas)
+        self._names = router == "prefix"
+        self._draw = random.Random(seed)
+        self._prompts = Prompts()
+        self._ledger = Ledger()
+        self._progress = progress
+        self._followers: dict[int, list[int]] = {}
+        # (time, kind, index of a replica or demand). A wake-up that its replica no longer waits for means nothing.
+        self._events: list[tuple[float, int, int]] = []
+        for index, one in enumerate(demands):
+            if one.follows is None:
+                self._events.append((one.at, _ARRIVAL, index))
+            else:
+                self._followers.setdefault(one.follows, []).append(index)
+        self._events.sort()
+        self._start = self._now = self._events[0][0] if self._events else 0.0
+        # Seconds that requests have spent in the system, for their mean number.
+        self._inside, self._spent = 0, 0.0
+
+    def run(self) -> None:
+        events, replicas = self._events, self._replicas
+        while events:
+            at, kind, index = heapq.heappop(events)
+            if kind == _ARRIVAL:
+                self._move_to(at)
+                self._arrive(index)
+                continue
+            replica = replicas[index]
+            assert replica is not None
+            if replica.wake == at:
+                self._move_to(at)
+                replica.woken()
+                self._follow(index, replica)
+
+    def result(self, slo: Slo, wall: float) -> Result:
+        duration = self._now - self._start
+        told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
+        in_system = self._spent / duration if duration else 0.0
+        return summarize(self._ledger, told, slo, in_system, duration, wall)
+
+    def _arrive(self, index: int) -> None:
+        demand = self._demands[index]
+        names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
+        ask = Ask(demand.input_len, names, (self._draw.random(), self._draw.random()))
+        chosen = self._router.route(ask, self._loads)
+        entry = self._ledger.entries[index] = Entry(self._now, demand.input_len, chosen)
+        replica = self._replicas[chosen]
+        if replica is None:
+            replica = self._replicas[chosen] = Replica(
+                self._capacity, self._config, self._pace, self._latency, self._take
+            )
+        tokens = self._prompts.tokens(demand.prompt)
+        request = Request(
+            str(index),
+            tokens,
+            _PARAMS,
+            max_tokens=demand.output_len,
+            seed=0,
+            priority=demand.priority,
+            tenant=demand.tenant,
+        )
+        self._inside += 1
+        try:
+            replica.add(request, self._now)
+        except RequestError as error:
+            self._inside -= 1
+            self._refuse(index, entry, error.code or error.param or "refused")
+        self._follow(chosen, replica)
+
+    def _take(self, began: float, device: TimedExecutor, deltas: list[OutputDelta]) -> None:
+        """Steps of a replica have ended."""
+        for index in self._ledger.take(began, device.ends, deltas):
+            self._inside -= 1
+            self._progress(1)
+            for follower in self._followers.get(index, ()):
+                heapq.heappush(self._events, (device.now + self._demands[follower].at, _ARRIVAL, follower))
+
+    def _refuse(self, index: int, entry: Entry, reason: str) -> None:
+        """A request, and with it those that were to follow it."""
+        entry.refused = reason
+        self._progress(1)
+        for follower in self._followers.get(index, ()):
+            after = self._ledger.entries[follower] = Entry(self._now, self._demands[follower].input_len, entry.replica)
+            self._refuse(follower, after, "follows_refused")
+
+    def _follow(self, index: int, replica: Replica) -> None:
+        """Let the router know, and wake the replica when it wants to be."""
+        self._loads.report(index, replica.load())
+        if replica.wake < NEVER:
+            heapq.heappush(self._events, (replica.wake, _WAKE, index))
+
+    def _move_to(self, at: float) -> None:
+        self._spent += self._inside * (at - self._now)
+        self._now = at
+
+    def _make_router(self, name: str, replicas: int) -> Router:
+        if name == "round-robin":
+            return RoundRobin()
+        if name == "least-loaded":
+            return LeastLoaded()
+        if name == "two-choices":
+            return TwoChoices()
+        if name == "prefix":
+            index, size = PrefixIndex(replicas), self._capacity.block_size
+            blocks = [min(self._capacity.num_blocks)] * replicas
+            speed = Speed.of(self._pace, self._config.max_num_batched_tokens, _TYPICAL_CONTEXT)
+            return LongestPrefix(index, speed, size, Assumed(index, blocks))
+        hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
+        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")
