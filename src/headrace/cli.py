@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("headrace.commands.plan", "plan", "Say how many GPUs a load needs, and what they cost."),
     "simulate": ("headrace.commands.simulate", "simulate", "Serve a load by a fleet in virtual time."),
     "validate": ("headrace.commands.validate", "validate", "Hold predicted latencies against measured runs."),
+    "trace": ("headrace.commands.trace", "trace", "Show a recorded workload, or make one out of access logs."),
     "explain": ("headrace.commands.explain", "explain", "Say why a request waited, or missed the cache."),
     "doctor": ("headrace.commands.doctor", "doctor", "Show what this machine can run, and how."),
 }
