@@ -2,8 +2,9 @@
 and answers of one length. It follows from the step times of policy/roofline.py and a few numbers for what a backend
 adds; fitted on runs, they can be refitted to another backend's by plan/calibration.py.
 
-A token waits for its decode step, for the host, and for its share of the others' prompts. A first token waits for its
-own prompt, for a few steps under way, and, in the mean of a benchmark, for the burst with which all begin.
+A prompt is computed among the others' decodes: who is at its own prompt meanwhile waits for a first token, who decodes
+for the next one, so that all of a cycle's work is waited for once. The mean of a benchmark's first tokens has a share
+of the burst with which all begin.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ _FULL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """kernels, step, request: as of Host. prompt: times by which prompts take longer than the roofline says.
-    interference: share of the others' prompts that delays a token. burst: share of all clients' prompts that delays a
-    first token in the mean. wait: decode steps before it."""
+    """kernels, step, request: as of Host. prompt: times by which prompts take longer than the roofline says. wait:
+    decode steps before a first token. Of those who ask: burst: share of all others' prompts that delays a first token
+    in the mean, half a round's if all begin together and that is one of many rounds; together: others' prompts that
+    come at the same moment."""
 
     kernels: float = VLLM_HOST.kernels
     step: float = VLLM_HOST.step
     request: float = VLLM_HOST.request
-    interference: float = 0.73
     prompt: float = 1.0
-    burst: float = 0.048
-    wait: float = 4.25
+    wait: float = 3.3
+    burst: float = 0.057
+    together: float = 0.5
 
 
 VLLM = Overheads()
-"""vLLM 0.12 on H100 and its October 2025 version on H200: fitted to 143 runs (docs/planning.md)."""
+"""vLLM 0.12 on H100 and its October 2025 version on H200: between what was fitted to each (docs/planning.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +64,46 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seconds on the devices that a load's latencies are made of: a decode step of all clients, one prompt, and what
-    all clients' prompts take for each token of an answer."""
+    """Seconds on the devices that a load's latencies are made of: a decode step of all clients, and one prompt."""
 
     decode: float
     prompt: float
-    shared: float
 
     @classmethod
     def of(cls, prior: Prior, load: Load) -> Terms:
         n = load.clients
         context = int(n * (load.prompt + load.answer / 2))
-        prompt = _prompt_seconds(prior, load.prompt)
-        return cls(prior(StepWork(n, n, context, 0.0, n, n)), prompt, n * prompt / load.answer)
+        return cls(prior(StepWork(n, n, context, 0.0, n, n)), _prompt_seconds(prior, load.prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """From one prompt of a client to its next, while the cache holds all clients. decode: seconds of a step with the
+    host's. prompt: of one prompt alone. met: of others' prompts that are under way when it comes, at random, or come
+    with it. left: of the others' prompts that come while it decodes."""
+
+    decode: float
+    prompt: float
+    met: float
+    left: float
+
+    @classmethod
+    def of(cls, terms: Terms, load: Load, numbers: Overheads) -> Cycle:
+        others = load.clients - 1
+        decode = numbers.kernels * terms.decode + numbers.step + numbers.request * load.clients
+        prompt = numbers.prompt * terms.prompt
+        # Each of the others is at its prompt for this share of its time, and then half of it is left on average.
+        at_prompt = prompt / (load.answer * decode + prompt)
+        met = others * at_prompt * prompt / 2 + numbers.together * min(others, 1) * prompt
+        return cls(decode, prompt, met, max(others * prompt - met, 0.0))
 
 
 def latency(terms: Terms, load: Load, numbers: Overheads) -> Latency:
     """While the cache holds all clients."""
-    host = numbers.step + numbers.request * load.clients
-    tpot = numbers.kernels * terms.decode + host + numbers.interference * terms.shared
-    ttft = numbers.prompt * terms.prompt + numbers.burst * load.clients * terms.prompt + numbers.wait * tpot
-    return Latency(ttft, tpot)
+    cycle = Cycle.of(terms, load, numbers)
+    burst = numbers.burst * (load.clients - 1) * cycle.prompt
+    ttft = cycle.prompt + cycle.met + numbers.wait * cycle.decode + burst
+    return Latency(ttft, cycle.decode + cycle.left / max(load.answer - 1, 1))
 
 
 def queued_latency(prior: Prior, load: Load, running: int, numbers: Overheads) -> Latency:

@@ -5,6 +5,7 @@ runs past the capacity cliff as a class of their own. Errors are absolute, in pe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,8 @@ def predictions(runs: Sequence[Run], numbers: Overheads = VLLM) -> list[dict[str
                 "osl": run.load.answer,
                 "concurrency": run.load.clients,
                 "tp_size": run.serving.ranks,
-                "precision": run.serving.weights,
+                "pp_size": run.serving.stages,
+                "precision": str(run.serving.weights),
                 "past_capacity": run.past_capacity,
                 "ttft_ms": run.measured.ttft * 1e3,
                 "predicted_ttft_ms": said.ttft * 1e3,
@@ -69,13 +71,15 @@ def predictions(runs: Sequence[Run], numbers: Overheads = VLLM) -> list[dict[str
 
 
 def held_out(runs: Sequence[Run]) -> dict[str, Errors]:
-    """Errors on each group of runs with numbers refitted to the other groups alone."""
+    """Errors on each group of runs with numbers refitted to the other groups alone. How many prompts come together is
+    not carried over: it tells of who asks, not of model, hardware or server."""
     groups = _groups([run for run in runs if not run.past_capacity])
-    return {
-        name: errors(group, calibrate([run for run in runs if run.group != name]))
-        for name, group in groups.items()
-        if len(groups) > 1
-    }
+    found = {}
+    for name, group in groups.items():
+        if len(groups) > 1:
+            fitted = calibrate([run for run in runs if run.group != name])
+            found[name] = errors(group, replace(fitted, together=VLLM.together))
+    return found
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
