@@ -1,5 +1,5 @@
 """Headrace: an LLM inference engine and serving system. `from headrace import LLM, SamplingParams` is the offline
-face; importing the package alone loads nothing.
+face, `headrace.plan(...)` and `headrace.ablate(...)` the planner's; importing the package alone loads nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ if TYPE_CHECKING:
     from headrace.core.structured import StructuredOutputsParams
     from headrace.llm import LLM
     from headrace.outputs import CompletionOutput, RequestOutput
+    from headrace.plan.api import ablate, plan
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+    "ablate",
+    "plan",
+]
 
 _HOMES = {
     "LLM": "headrace.llm",
@@ -22,10 +32,15 @@ _HOMES = {
     "StructuredOutputsParams": "headrace.core.structured",
     "CompletionOutput": "headrace.outputs",
     "RequestOutput": "headrace.outputs",
+    "ablate": "headrace.plan.api",
 }
+# Rooms that are verbs: the package itself is what is called.
+_VERBS = ("plan",)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _VERBS:
+        return importlib.import_module(f"headrace.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

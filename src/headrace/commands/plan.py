@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from headrace.commands.plan_tables import show_catalogue, show_claims
+from headrace.bench.picture import draw_waterfall
+from headrace.commands.plan_tables import show_ablation, show_catalogue, show_claims
 from headrace.commands.report import json_option, plot_option, show, write_json
 from headrace.plan import napkin
 from headrace.plan.ablation import ablate
@@ -86,7 +87,11 @@ def plan(
         raise click.UsageError("give --model; --list shows those that are known")
     question = ask(**{name: value for name, value in asked.items() if value is not None})
     if ablation:
-        show(ablate(question), json_file)
+        found = ablate(question, progress=_say)
+        show_ablation(found)
+        write_json(found.to_dict(), json_file)
+        if plot is not None:
+            draw_waterfall(plot, f"{found.question.name} on {found.gpu.name}: USD an hour", found.costs)
         return
     show(search(question, simulate=simulate, progress=_say).report(), json_file)
 

@@ -77,13 +77,13 @@ def seasons(rate: float, *, day_swing: float = 0.6, weekend: float = 0.6, day_s:
         raise ConfigError(
             f"day_swing and weekend must be from 0 to 1, got {day_swing} and {weekend}", field="day_swing"
         )
-    weekday = rate * 7 / (5 + 2 * weekend)
+    peak = rate * 7 / (5 + 2 * weekend) * (1 + day_swing)
+    return varying(lambda at: peak * season(at / day_s, day_swing, weekend), peak)
 
-    def rate_at(at: float) -> float:
-        day = at / day_s
-        return weekday * (weekend if day % 7 >= 5 else 1.0) * (1 - day_swing * math.cos(2 * math.pi * day))
 
-    return varying(rate_at, weekday * (1 + day_swing))
+def season(day: float, day_swing: float = 0.6, weekend: float = 0.6) -> float:
+    """The rate of `seasons` so many days after the week's beginning, as a share of its peak."""
+    return (weekend if day % 7 >= 5 else 1.0) * (1 - day_swing * math.cos(2 * math.pi * day)) / (1 + day_swing)
 
 
 def _above_zero(**values: float) -> None:

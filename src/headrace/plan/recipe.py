@@ -1,0 +1,182 @@
+"""Recipe: how a fleet is run, as far as optimizations change it, from naive on; and the replica that suits it best: how
+many GPUs it takes and how many requests run on it at once, so that tokens come within the question's time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.core.batch import Batch
+from headrace.core.errors import ConfigError
+from headrace.core.hardware import Hardware
+from headrace.core.model_spec import WeightTypes
+from headrace.plan.question import Load, Question
+from headrace.policy.latency import Prior, StepWork
+from headrace.policy.memory import cache_bytes
+from headrace.policy.pace import VLLM_HOST, Pace
+from headrace.policy.pipeline import Stage
+from headrace.policy.roofline import Roofline, Serving
+
+BLOCK = 16
+WHOLE = 16384
+"""Tokens of a step where prompts are not cut."""
+
+_RESERVED = 2048  # tokens that a contiguous reservation has room for, where requests are not longer
+
+_MOST_AT_ONCE = 512
+_PACKED = 0.95  # share of blocks that running requests can have
+_SHORTEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """static: a batch begins when the one before has ended. contiguous: each request has memory for the longest from
+    its start on, not pages. caching: of prefixes. chunk: tokens of a step at most. drafts: tokens guessed ahead in each
+    step. split: prefill and decode on GPUs of their own. urgent: share of requests that go before the others, which
+    fill what they leave. offload: blocks go to the host's memory. elastic: replicas follow the day."""
+
+    static: bool = True
+    contiguous: bool = True
+    caching: bool = False
+    weights: str | WeightTypes = "bf16"
+    cache: str = "bf16"
+    chunk: int = WHOLE
+    drafts: int = 0
+    split: bool = False
+    urgent: float = 0.0
+    offload: bool = False
+    elastic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """slots: requests at once at most; blocks: of the KV cache. block_bytes: of one, on all of its GPUs."""
+
+    serving: Serving
+    slots: int
+    blocks: int
+    block_bytes: int
+
+
+class DraftPace:
+    """Seconds of a replica's steps. drafts: guessed ahead for each decoding request, of which a share `accepted` holds,
+    one after the other; a step then takes what one token of it costs. seconds: without any."""
+
+    def __init__(self, seconds: Prior, drafts: int = 0, accepted: float = 0.0) -> None:
+        self.seconds = seconds
+        self._drafts = drafts
+        self._brings = sum(accepted**i for i in range(drafts + 1))
+
+    def decode(self, requests: int, context: int) -> float:
+        """A step of decodes alone, for each token that it brings a request."""
+        rows = requests * (self._drafts + 1)
+        return self.seconds(StepWork(rows, requests, context, 0.0, rows, rows)) / self._brings
+
+    def mixed(self, work: StepWork, decodes: int) -> float:
+        """A step in which so many of the entries are decodes."""
+        if not self._drafts or not decodes:
+            return self.seconds(work)
+        more = decodes * self._drafts
+        whole = StepWork(
+            work.tokens + more,
+            work.requests,
+            work.decode_context,
+            work.prefill_pairs,
+            work.logit_rows + more,
+            work.sampled_rows + more,
+        )
+        token = self.decode(decodes, work.decode_context)
+        return max(self.seconds(whole) - token * self._brings, 0.0) + token
+
+    def both(self, batch: Batch) -> float:
+        """A step of an engine that computes prompts and answers."""
+        return self.mixed(StepWork.of(batch), int(np.count_nonzero(batch.counts == 1)))
+
+    def answers(self, batch: Batch) -> float:
+        """A step of an engine to which prompts come computed."""
+        work, decodes = StepWork.of(batch), int(np.count_nonzero(batch.counts == 1))
+        return self.decode(decodes, work.decode_context) if decodes else _SHORTEST
+
+
+def room(load: Load) -> int:
+    """Tokens that the longest request of a load may have, and that a contiguous reservation has room for."""
+    longest = load.longest or math.ceil(2 * (load.input_len + load.output_len))
+    return max(_RESERVED, load.prefix_len + longest)
+
+
+def pace_of(question: Question, recipe: Recipe, serving: Serving) -> DraftPace:
+    return DraftPace(Pace(Roofline(question.model, serving), VLLM_HOST), recipe.drafts, question.limits.accepted)
+
+
+def best_replica(question: Question, gpu: Hardware, recipe: Recipe, *, prompts: bool = True) -> Replica:
+    """The replica that serves most for each GPU. prompts: whether it computes them. ConfigError where the weights fit
+    none, or no token comes in time."""
+    found: list[tuple[float, int, Replica]] = []
+    reasons: list[str] = []
+    fastest = math.inf
+    for ranks in (1 << power for power in range(gpu.per_node.bit_length())):
+        if ranks > min(gpu.per_node, question.limits.max_tp):
+            break
+        serving = Serving(gpu, ranks, recipe.weights, recipe.cache)
+        try:
+            left = cache_bytes(Stage(question.model), serving)
+        except ConfigError as error:
+            reasons.append(str(error))
+            continue
+        size = question.model.kv_bytes(BLOCK, recipe.cache, ranks)
+        blocks = int(left / size)
+        token = _token_seconds(question.load, recipe, pace_of(question, recipe, serving), prompts)
+        fastest = min(fastest, token(1))
+        slots = _most(token, question.slo.tpot, _held(question.load, recipe, blocks))
+        if slots:
+            found.append((slots / token(slots) / ranks, -ranks, Replica(serving, slots, blocks, size * ranks)))
+    if not found and fastest < math.inf:
+        raise ConfigError(
+            f"slo_tpot_ms must be at least {math.ceil(1e3 * fastest)} for {question.name} on {gpu.name}, got "
+            f"{1e3 * question.slo.tpot:g}: a token takes that long for one request alone",
+            field="slo_tpot_ms",
+        )
+    if not found:
+        raise ConfigError(reasons[-1], field="gpu")
+    return max(found, key=lambda one: one[:2])[2]
+
+
+def _held(load: Load, recipe: Recipe, blocks: int) -> int:
+    """Requests that the cache holds at once, in the mean, and that may run."""
+    tokens = blocks * BLOCK
+    if recipe.contiguous:
+        return min(tokens // room(load), _MOST_AT_ONCE)
+    shared = load.prefix_len if recipe.caching else 0
+    each = load.prefix_len + load.input_len + load.output_len / 2 - shared
+    return min(int(max(_PACKED * tokens - shared, 0) / each), _MOST_AT_ONCE)
+
+
+def _token_seconds(load: Load, recipe: Recipe, pace: DraftPace, prompts: bool) -> Callable[[int], float]:
+    """Of a token, by requests at once: continuous batches do a share of somebody's prompt in each step."""
+    own = load.input_len + (0 if recipe.caching else load.prefix_len)
+    before = load.prefix_len if recipe.caching else 0
+    pairs = own * (before + own / 2)
+
+    def seconds(requests: int) -> float:
+        context = int(requests * (load.prefix_len + load.input_len + load.output_len / 2))
+        if recipe.static or not prompts:
+            return pace.decode(requests, context)
+        begun = requests / load.output_len
+        entries = requests + math.ceil(begun)
+        work = StepWork(requests + math.ceil(begun * own), entries, context, begun * pairs, entries, entries)
+        return pace.mixed(work, requests)
+
+    return seconds
+
+
+def _most(seconds: Callable[[int], float], limit: float, held: int) -> int:
+    """Requests at once, of those that fit, whose tokens come in time."""
+    low, high = 0, held
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if seconds(middle) <= limit else (low, middle - 1)
+    return low
