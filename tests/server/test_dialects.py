@@ -3,17 +3,23 @@ refused."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
 from tests.server.fake_engine import EOS, FakeEngine, endless, say
-from tests.server.serving import MODEL, refusal
+from tests.server.serving import MODEL, http, refusal
+
+from headrace.server.api_keys import Caller
 
 anthropic = pytest.importorskip("anthropic")
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+JSON = {"content-type": "application/json"}
+USED = {"name": "f", "input_schema": {"type": "object"}}
 ASKED = [{"role": "user", "content": "hi"}]
 
 
@@ -134,16 +140,32 @@ async def test_a_response_that_is_cut_is_incomplete(gpt: openai.AsyncOpenAI, eng
         (MESSAGES, {"max_tokens": 5, "messages": [{"role": "system", "content": "x"}]}, "messages[0]"),
         (MESSAGES, {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
         (MESSAGES, {"max_tokens": 5, "messages": [{"role": "user", "content": []}]}, "messages[0]"),
-        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "thinking": {"type": "enabled"}}, "thinking"),
-        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [{"name": "x"}]}, "tools"),
-        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "stop_sequences": [""]}, "stop"),
+        (MESSAGES, {"max_tokens": 5, "messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages[0]"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "thinking": {"type": "enabled"}}, "thinking.type"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [{"name": "x"}]}, "tools[0].input_schema"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [{"type": "bash_20250124", "name": "b"}]}, "tools[0]"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [{"name": "", "input_schema": {}}]}, "tools[0].name"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [{**USED, "cost": 1}]}, "tools[0]"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [USED]}, "tools"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tool_choice": {"type": "any"}}, "tool_choice"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "tools": [USED], "tool_choice": {"type": "x"}}, "tool_choice"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "output_config": {"format": {"type": "x"}}}, "output_config"),
+        (MESSAGES, {"max_tokens": 5, "messages": ASKED, "stop_sequences": [""]}, "stop_sequences"),
         (MESSAGES, {"max_tokens": 5, "messages": ASKED, "system": 5}, "system"),
         (MESSAGES, {"max_tokens": 5, "messages": ASKED, "unheard_of": 1}, "unheard_of"),
         (RESPONSES, {}, "input"),
         (RESPONSES, {"input": ""}, "input"),
         (RESPONSES, {"input": []}, "input"),
         (RESPONSES, {"input": [5]}, "input[0]"),
-        (RESPONSES, {"input": [{"type": "function_call_output"}]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        (RESPONSES, {"input": [{"type": "function_call", "call_id": "x", "name": "f"}]}, "input[0].arguments"),
+        (RESPONSES, {"input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
+        (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
+        (RESPONSES, {"input": "x", "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        (RESPONSES, {"input": "x", "tools": [{"type": "function", "name": "f", "x": 1}]}, "tools[0]"),
+        (RESPONSES, {"input": "x", "tool_choice": "required"}, "tool_choice"),
+        (RESPONSES, {"input": "x", "tool_choice": {"type": "web_search"}}, "tool_choice"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
         (RESPONSES, {"input": "x", "store": True}, "store"),
         (RESPONSES, {"input": "x", "background": True}, "background"),
@@ -152,15 +174,56 @@ async def test_a_response_that_is_cut_is_incomplete(gpt: openai.AsyncOpenAI, eng
         (RESPONSES, {"input": "x", "reasoning": {"effort": "high"}}, "reasoning"),
         (RESPONSES, {"input": "x", "text": {"verbosity": "low"}}, "text"),
         (RESPONSES, {"input": "x", "text": {"format": 5}}, "text"),
-        (RESPONSES, {"input": "x", "max_output_tokens": -1}, "max_completion_tokens"),
+        (RESPONSES, {"input": "x", "max_output_tokens": -1}, "max_output_tokens"),
+        (RESPONSES, {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
     ],
 )
 async def test_what_is_not_theirs_is_refused_by_name(
     client: httpx.AsyncClient, engine: FakeEngine, path: str, body: dict[str, Any], param: str
 ) -> None:
     for stream in (False, True):
-        error = refusal(await client.post(path, json={**body, "stream": stream}))
-        assert error["param"].startswith(param)
+        response = await client.post(path, json={**body, "stream": stream})
+        if path == RESPONSES:
+            error = refusal(response)
+            assert param.startswith(error["param"]) or error["param"].startswith(param)
+        else:
+            assert response.status_code == 400
+            assert response.json()["type"] == "error"
+            error = response.json()["error"]
+            assert error["type"] == "invalid_request_error"
+        assert re.search(rf"(^|\W){re.escape(param)}", error["message"]), error
+    assert engine.added == []
+
+
+async def test_errors_of_every_kind_have_anthropics_shape(make_app: Callable[..., Starlette]) -> None:
+    app = make_app(api_keys=(("secret", Caller("one", True)),))
+    app.state.service.drain()
+    kinds = []
+    async with http(app) as client:
+        for content, headers in (
+            (b"{}", {}),
+            (b"[", {"x-api-key": "secret"}),
+            (b"x", {"x-api-key": "secret", "content-type": "text/plain"}),
+        ):
+            response = await client.post(MESSAGES + "/count_tokens", content=content, headers=JSON | headers)
+            assert set(response.json()) == {"type", "error"}
+            kinds.append((response.status_code, response.json()["error"]["type"]))
+        response = await client.post(MESSAGES, json={}, headers={"x-api-key": "secret"})
+        kinds.append((response.status_code, response.json()["error"]["type"]))
+        response = await client.get(MESSAGES, headers={"x-api-key": "secret"})
+        kinds.append((response.status_code, response.json()["error"]["type"]))
+    assert kinds == [
+        (401, "authentication_error"),
+        (400, "invalid_request_error"),
+        (415, "invalid_request_error"),
+        (503, "overloaded_error"),
+        (405, "invalid_request_error"),
+    ]
+
+
+async def test_tokens_of_a_message_are_counted(claude: Any, engine: FakeEngine) -> None:
+    counted = await claude.messages.count_tokens(model=MODEL, system="Be brief.", messages=ASKED)
+    assert counted.input_tokens == len(b"system:Be brief.\nuser:hi\nassistant:")
     assert engine.added == []
 
 

@@ -65,6 +65,8 @@ async def test_conversations(client: httpx.AsyncClient) -> None:
         ("/tokenize", {"prompt": "a", "surprise": 1}, "surprise"),
         ("/tokenize", {"prompt": "a", "temperature": 1}, "temperature"),
         ("/tokenize", {"prompt": "a", "tools": []}, None),
+        ("/tokenize", {"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}], "tools": [5]}, "tools"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {"tokens": [VOCAB]}, "tokens"),

@@ -192,6 +192,16 @@ async def test_reasoning(
         assert await streamed(client, user("hi")) == (expected, "stop")
 
 
+async def test_tokens_of_a_conversation_with_tools_are_those_of_its_prompt(
+    client: httpx.AsyncClient, engine: FakeEngine, template: ToolTemplate
+) -> None:
+    await client.post(CHAT, json=asking())
+    body = asking()
+    response = await client.post("/tokenize", json=body)
+    assert response.json()["tokens"] == engine.added[0].prompt_ids
+    assert template.given[1][1] == template.given[0][1] == body["tools"]
+
+
 async def test_calls_after_reasoning(make_app: Callable[..., Starlette], engine: FakeEngine) -> None:
     engine.reply = say(f"<think>{TIME}</think>\n{CALL}")
     async with http(make_app(reasoning_parser="qwen3")) as client:

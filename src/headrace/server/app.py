@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from headrace.engine.client_protocol import EngineClient
 from headrace.server.access_log import AccessLog
-from headrace.server.anthropic_messages import create_message
+from headrace.server.anthropic_messages import count_tokens, create_message
 from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
@@ -40,6 +40,7 @@ ROUTES = (
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/responses", create_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
+    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
     Route("/v1/models", list_models, methods=["GET"]),
     Route("/v1/models/{model:path}", get_model, methods=["GET"]),
     Route("/tokenize", tokenize, methods=["POST"]),

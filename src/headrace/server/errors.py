@@ -23,6 +23,18 @@ INTERNAL_MESSAGE = "The server failed to answer this request. The operator's log
 ENGINE_DEAD_MESSAGE = "The engine is not answering. Try again in a few seconds."
 
 
+_ANTHROPIC = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
 class ErrorObject(msgspec.Struct):
     message: str
     type: str
@@ -32,6 +44,16 @@ class ErrorObject(msgspec.Struct):
 
 class ErrorBody(msgspec.Struct):
     error: ErrorObject
+
+
+class AnthropicErrorObject(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct):
+    error: AnthropicErrorObject
+    type: str = "error"
 
 
 class HttpError(Exception):
@@ -93,11 +115,18 @@ def describe(error: Exception) -> tuple[int, ErrorObject, dict[str, str]]:
             return 500, ErrorObject(INTERNAL_MESSAGE, "server_error", None, "internal_error"), {}
 
 
-def error_response(error: Exception) -> Response:
+def error_response(error: Exception, path: str) -> Response:
+    """path: what was asked for, which tells whose shape the client reads."""
     status, shown, headers = describe(error)
-    return Response(
-        msgspec.json.encode(ErrorBody(shown)), status_code=status, headers=headers, media_type="application/json"
-    )
+    body = anthropic_error(error) if path.startswith(_ANTHROPIC) else ErrorBody(shown)
+    return Response(msgspec.json.encode(body), status_code=status, headers=headers, media_type="application/json")
+
+
+def anthropic_error(error: Exception) -> AnthropicErrorBody:
+    """The error as Anthropic's clients read it."""
+    status, shown, _ = describe(error)
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return AnthropicErrorBody(AnthropicErrorObject(kind, shown.message))
 
 
 def error_event(error: Exception) -> bytes:
@@ -115,7 +144,7 @@ async def handle_known(request: Request, error: Exception) -> Response:
             else f"{request.method} is not allowed on {request.url.path}"
         )
         error = HTTPException(error.status_code, detail, error.headers)
-    response = error_response(error)
+    response = error_response(error, request.url.path)
     if getattr(request.state, "streams", False):
         # Who asked for a stream reads until the socket closes.
         response.headers["Connection"] = "close"
@@ -130,7 +159,7 @@ async def handle_gone(request: Request, error: Exception) -> Response:
 async def handle_unknown(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything else; the traceback is logged here, by the server around us too."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 HANDLERS: dict[Any, Any] = {

@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SEED_LIMIT
-from headrace.server.anthropic_messages import MessagesBody
 from headrace.server.deadline import LONGEST_MS
-from headrace.server.errors import ErrorBody
+from headrace.server.errors import AnthropicErrorBody, ErrorBody
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
 from headrace.server.messages import ROLES
 from headrace.server.protocol import (
@@ -25,13 +24,14 @@ from headrace.server.protocol import (
     DetokenizeBody,
     Detokenized,
     Health,
+    MessagesBody,
     ModelCard,
     ModelList,
+    ResponsesBody,
     TokenizeBody,
     Tokenized,
     Version,
 )
-from headrace.server.responses import ResponsesBody
 from headrace.server.service import service_of
 from headrace.server.tools.choice import MOST_TOOLS
 
@@ -202,6 +202,7 @@ def document(version: str) -> dict[str, Any]:
     kinds = [
         ChatBody, ChatCompletion, CompletionBody, Completion, TokenizeBody, Tokenized, DetokenizeBody, Detokenized,
         MessagesBody, ResponsesBody, ModelList, ModelCard, Health, Version, ErrorBody,
+        AnthropicErrorBody,
     ]  # fmt: skip
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     for schema in schemas.values():
@@ -268,7 +269,16 @@ def _paths() -> dict[str, Any]:
     return {
         "/v1/chat/completions": _post("Answer a conversation", "ChatBody", "ChatCompletion", stream=True),
         "/v1/responses": _post("Answer in the shape of OpenAI's Responses", "ResponsesBody", None, stream=True),
-        "/v1/messages": _post("Answer in the shape of Anthropic's Messages", "MessagesBody", None, stream=True),
+        "/v1/messages": _post(
+            "Answer in the shape of Anthropic's Messages",
+            "MessagesBody",
+            None,
+            stream=True,
+            errors="AnthropicErrorBody",
+        ),
+        "/v1/messages/count_tokens": _post(
+            "Tokens of the prompt of a Messages body", "MessagesBody", None, errors="AnthropicErrorBody"
+        ),
         "/v1/completions": _post("Continue a text", "CompletionBody", "Completion", stream=True),
         "/tokenize": _post("Token ids of a text or a conversation", "TokenizeBody", "Tokenized"),
         "/detokenize": _post("Text of token ids", "DetokenizeBody", "Detokenized"),
@@ -307,8 +317,8 @@ def _ref(name: str) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
 
 
-def _error(status: str) -> dict[str, Any]:
-    return {"description": _ERRORS[status], "content": _ref("ErrorBody")}
+def _error(status: str, shape: str = "ErrorBody") -> dict[str, Any]:
+    return {"description": _ERRORS[status], "content": _ref(shape)}
 
 
 def _get(summary: str, answer: str, *errors: str) -> dict[str, Any]:
@@ -317,12 +327,14 @@ def _get(summary: str, answer: str, *errors: str) -> dict[str, Any]:
     return {"get": {"summary": summary, "responses": responses}}
 
 
-def _post(summary: str, body: str, answer: str | None, *, stream: bool = False) -> dict[str, Any]:
+def _post(
+    summary: str, body: str, answer: str | None, *, stream: bool = False, errors: str = "ErrorBody"
+) -> dict[str, Any]:
     content = _OBJECT if answer is None else _ref(answer)
     if stream:
         content = {**content, "text/event-stream": {"schema": _EVENT}}
     responses = {"200": {"description": "The answer; events with stream: true.", "content": content}}
-    responses.update({status: _error(status) for status in _ERRORS})
+    responses.update({status: _error(status, errors) for status in _ERRORS})
     return {
         "post": {
             "summary": summary,

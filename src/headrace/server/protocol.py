@@ -90,6 +90,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    tools: list[Any] | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = None
@@ -98,6 +99,49 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     model: str | None = None
     tokens: list[int] | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True):
+    """OpenAI's /v1/responses."""
+
+    model: str | None = None
+    input: str | list[Any] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    text: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: str | None = None
+    include: list[str] | None = None
+    reasoning: dict[str, Any] | None = None
+    service_tier: str | None = None
+    priority: int | str | None = None
+    seed: int | None = None
+
+
+class MessagesBody(msgspec.Struct, kw_only=True):
+    """Anthropic's /v1/messages."""
+
+    model: str | None = None
+    messages: list[Any] | None = None
+    system: str | list[Any] | None = None
+    max_tokens: int | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stream: bool | None = None
+    tools: list[Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    service_tier: str | None = None
+    priority: int | str | None = None
+    seed: int | None = None
 
 
 class PromptTokensDetails(msgspec.Struct):

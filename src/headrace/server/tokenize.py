@@ -11,8 +11,9 @@ from headrace.server.chat_prompt import encode_chat
 from headrace.server.fields import parse
 from headrace.server.logprobs import token_text
 from headrace.server.prompts import read_prompts
-from headrace.server.protocol import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from headrace.server.protocol import ChatBody, DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 from headrace.server.service import Service, service_of
+from headrace.server.tools.choice import tool_choice
 
 _MOST_IDS = 2**18
 """Ids in one /detokenize: some seconds of work on a thread, and more than any context."""
@@ -60,9 +61,10 @@ def _ids(service: Service, body: TokenizeBody) -> list[int]:
             raise RequestError(
                 "add_special_tokens goes with prompt; a chat template adds its own", param="add_special_tokens"
             )
-        return encode_chat(service, body)
-    for name in ("add_generation_prompt", "continue_final_message"):
-        if getattr(body, name) is not None:
+        tools = tool_choice(ChatBody(tools=body.tools), service.settings.tool_format)
+        return encode_chat(service, body, None if tools is None else tools.shown)
+    for name in ("add_generation_prompt", "continue_final_message", "tools"):
+        if getattr(body, name) not in (None, []):
             raise RequestError(f"{name} goes with messages", param=name)
     if body.prompt == "":
         return []
