@@ -1,5 +1,6 @@
 """Headrace: an LLM inference engine and serving system. `from headrace import LLM, SamplingParams` is the offline
-face, `headrace.plan(...)` and `headrace.ablate(...)` the planner's; importing the package alone loads nothing.
+face; `headrace.plan(...)`, `headrace.ablate(...)` and `headrace.simulate(...)` are the planner's and the simulator's.
+Importing the package alone loads nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.llm import LLM
     from headrace.outputs import CompletionOutput, RequestOutput
     from headrace.plan.api import ablate, plan
+    from headrace.simulate.api import simulate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "__version__",
     "ablate",
     "plan",
+    "simulate",
 ]
 
 _HOMES = {
@@ -35,7 +38,7 @@ _HOMES = {
     "ablate": "headrace.plan.api",
 }
 # Rooms that are verbs: the package itself is what is called.
-_VERBS = ("plan",)
+_VERBS = ("plan", "simulate")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,16 +9,11 @@ from typing import Any
 import click
 
 from headrace.commands.report import json_option, show, write_json
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import ask_fleet, ask_load, natural_block_size
 from headrace.simulate.result import Slo
 from headrace.simulate.simulator import ROUTERS
 from headrace.simulate.simulator import simulate as run_simulation
-from headrace.workload.demand import Demand
-from headrace.workload.synthetic import KINDS, named
-from headrace.workload.traces import HASHED, read_trace
-
-_DRAWN = 1000
-_BLOCK_SIZE = 16
+from headrace.workload.synthetic import KINDS
 
 
 @click.command()
@@ -32,7 +27,7 @@ _BLOCK_SIZE = 16
 @click.option("--workload", help=f"Instead of --trace, requests drawn at random: {', '.join(KINDS)}.")
 @click.option("--rate", type=float, help="Requests a second of --workload. [1 for each replica]")
 @click.option("--users", type=int, help="Instead of --rate, so many who wait for their answers.")
-@click.option("--requests", type=click.IntRange(min=1), help=f"Only the first so many. [all; {_DRAWN} of --workload]")
+@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many. [all; 1000 of --workload]")
 @click.option("--rate-multiplier", type=float, default=1.0, show_default=True, help="Arrivals come so much faster.")
 @click.option("--replicas", type=int, default=1, show_default=True)
 @click.option("--router", default="round-robin", show_default=True, help=f"One of {', '.join(ROUTERS)}.")
@@ -64,18 +59,10 @@ def simulate(
     **fleet: Any,
 ) -> None:
     """Latency, goodput and cache hits of a fleet under a load, with the real scheduler, cache and router."""
-    if (trace is None) == (workload is None):
-        raise click.UsageError("give --trace FILE or --workload NAME")
-    if workload is not None:
-        if rate is None and users is None:
-            rate = float(fleet["replicas"])
-        demands = named(workload, requests=requests or _DRAWN, rate=rate, users=users, seed=seed)
-    else:
-        assert trace is not None
-        if rate is not None or users is not None:
-            raise click.UsageError("--rate and --users go with --workload; a trace has --rate-multiplier")
-        demands = read_trace(trace, requests)
-    asked = ask_fleet(**fleet, block_size=block_size or _natural_block_size(demands))
+    demands = ask_load(
+        trace, workload, rate=rate, users=users, requests=requests, replicas=fleet["replicas"], seed=seed
+    )
+    asked = ask_fleet(**fleet, block_size=block_size or natural_block_size(demands))
     with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
         result = run_simulation(
             demands,
@@ -86,12 +73,6 @@ def simulate(
             slo=Slo(slo_ttft_ms, slo_tpot_ms),
             progress=bar.update,
         )
-    report = {"block_size": asked.block_size, **result.as_dict()}
+    report = {"block_size": asked.block_size, **result.to_dict()}
     show({name: value for name, value in report.items() if name != "replicas"}, None)
     write_json(report, json_file)
-
-
-def _natural_block_size(demands: list[Demand]) -> int:
-    """That of a trace which names its prompts' blocks, since nothing smaller is known to be shared."""
-    lengths = {length for one in demands for _, length in one.prompt[:-1]}
-    return HASHED if lengths == {HASHED} else _BLOCK_SIZE

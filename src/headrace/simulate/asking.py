@@ -1,9 +1,10 @@
-"""A Fleet from what somebody wrote: names of a model and a GPU, dtypes, sizes; the command's flags and the Python API's
-keywords are the same.
+"""A Fleet and a load from what somebody wrote: names of a model and a GPU, dtypes, sizes, a trace or a workload; the
+command's flags and the Python API's keywords are the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.errors import ConfigError
@@ -14,9 +15,15 @@ from headrace.models.published import published_model
 from headrace.policy.memory import USABLE
 from headrace.policy.roofline import Serving
 from headrace.simulate.fleet import Fleet
+from headrace.workload.demand import Demand
+from headrace.workload.synthetic import named
+from headrace.workload.traces import HASHED, read_trace
 
 _SAME = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "auto": "bf16", "none": "bf16"}
 _PRECISIONS = ("bf16", "fp8", "int8", "int4", "fp4")
+_DRAWN = 1000
+"""Requests of a workload, if nobody says how many."""
+_BLOCK_SIZE = 16
 _CACHES = ("bf16", "fp8", "int8")
 
 
@@ -54,6 +61,36 @@ def ask_fleet(
         gpu_memory_utilization=gpu_memory_utilization,
         enable_prefix_caching=enable_prefix_caching,
     )
+
+
+def ask_load(
+    trace: str | Path | None = None,
+    workload: str | None = None,
+    *,
+    rate: float | None = None,
+    users: int | None = None,
+    requests: int | None = None,
+    replicas: int = 1,
+    seed: int = 0,
+) -> list[Demand]:
+    """A trace's requests, or a workload's, at one a second for each replica if neither rate nor users are given.
+    requests: only the first so many. Raises ConfigError."""
+    if (trace is None) == (workload is None):
+        raise ConfigError("give either trace, a file of recorded requests, or workload, a name", field="trace")
+    if trace is not None:
+        if rate is not None or users is not None:
+            raise ConfigError("rate and users go with workload; a trace has rate_multiplier", field="rate")
+        return read_trace(Path(trace), requests)
+    assert workload is not None
+    if rate is None and users is None:
+        rate = float(replicas)
+    return named(workload, requests=requests or _DRAWN, rate=rate, users=users, seed=seed)
+
+
+def natural_block_size(demands: Sequence[Demand]) -> int:
+    """That of a trace which names its prompts' blocks, since nothing smaller is known to be shared."""
+    lengths = {length for one in demands for _, length in one.prompt[:-1]}
+    return HASHED if lengths == {HASHED} else _BLOCK_SIZE
 
 
 def _spec(model: str) -> ModelSpec:

@@ -82,7 +82,7 @@ class Result:
     replicas: tuple[ReplicaSummary, ...]
     wall_s: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 

@@ -1,0 +1,56 @@
+"""The simulator in Python: the keywords of `headrace simulate` are its flags, and what comes back has its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.policy.memory import USABLE
+from headrace.simulate.asking import ask_fleet, ask_load, natural_block_size
+from headrace.simulate.result import Result, Slo
+from headrace.simulate.simulator import simulate as _simulate
+
+
+def simulate(
+    model: str,
+    gpu: str,
+    *,
+    trace: str | Path | None = None,
+    workload: str | None = None,
+    rate: float | None = None,
+    users: int | None = None,
+    requests: int | None = None,
+    rate_multiplier: float = 1.0,
+    replicas: int = 1,
+    router: str = "round-robin",
+    tensor_parallel_size: int = 1,
+    precision: str = "bf16",
+    kv_cache_dtype: str = "auto",
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 8192,
+    max_model_len: int | None = None,
+    block_size: int | None = None,
+    gpu_memory_utilization: float = USABLE,
+    enable_prefix_caching: bool = True,
+    slo_ttft_ms: float | None = None,
+    slo_tpot_ms: float | None = None,
+    seed: int = 0,
+) -> Result:
+    """Latency, goodput and cache hits of a fleet under a trace or a workload. Raises ConfigError or ModelError, naming
+    the field and what is allowed."""
+    demands = ask_load(trace, workload, rate=rate, users=users, requests=requests, replicas=replicas, seed=seed)
+    fleet = ask_fleet(
+        model,
+        gpu,
+        replicas=replicas,
+        tensor_parallel_size=tensor_parallel_size,
+        precision=precision,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size or natural_block_size(demands),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        gpu_memory_utilization=gpu_memory_utilization,
+        enable_prefix_caching=enable_prefix_caching,
+    )
+    slo = Slo(slo_ttft_ms, slo_tpot_ms)
+    return _simulate(demands, fleet, router=router, seed=seed, rate_multiplier=rate_multiplier, slo=slo)
