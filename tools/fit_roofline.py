@@ -10,30 +10,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as parquet
 
 from headrace.core.hardware import Hardware, known_hardware
 from headrace.core.model_spec import item_bytes
+from headrace.plan.kernel_tables import GPUS, all_reduces, decodes, matrices, prompts
 
 Array = npt.NDArray[np.float64]
-Table = dict[str, npt.NDArray[Any]]
 DATA = Path(os.environ.get("HEADRACE_DATA", "../shared/data")) / "gpu_timings"
-GPUS = ("a100", "h100", "h200")
 ORDER = 4.0
-MOST_ROWS = 4000
-
-
-def read(gpu: str, name: str, keep: Callable[[Table], npt.NDArray[np.bool_]]) -> Table:
-    """At most MOST_ROWS rows of a table, evenly taken."""
-    table = parquet.read_table(DATA / gpu / f"{name}_perf.parquet").to_pydict()
-    columns = {column: np.array(values) for column, values in table.items()}
-    rows = np.flatnonzero(keep(columns) & (columns["latency"] > 0))
-    rows = rows[:: max(1, len(rows) // MOST_ROWS)]
-    return {column: values[rows] for column, values in columns.items()}
 
 
 def descend(model: Callable[[Array], Array], measured: Array, start: tuple[float, ...]) -> tuple[list[float], float]:
@@ -61,14 +48,9 @@ def fit_gemm(gpus: Sequence[Hardware], dtype: str) -> tuple[list[float], float]:
     """One curve for all of these. The last number is what a kernel that runs alone takes beside the rest: a step's
     graph hides it."""
 
-    def keep(t: Table) -> npt.NDArray[np.bool_]:
-        # Rows as a step has them: few, or padded. One row more than a multiple costs up to twice as much.
-        sizes = ((t["m"] <= 16) | (t["m"] % 16 == 0)) & (t["m"] <= 8192) & (t["n"] * t["k"] >= 4e6)
-        return sizes & (t["gemm_dtype"] == ("bfloat16" if dtype == "bf16" else dtype))
-
     parts = []
     for gpu in gpus:
-        t = read(gpu.name, "gemm", keep)
+        t = matrices(DATA / gpu.name, dtype)
         m, n, k = (t[x].astype(np.float64) for x in "mnk")
         times = (
             2 * m * n * k / gpu.peak(dtype),
@@ -86,29 +68,22 @@ def fit_gemm(gpus: Sequence[Hardware], dtype: str) -> tuple[list[float], float]:
     return descend(model, measured, (0.7, 0.8, 30.0, 1.0, 3e-6))
 
 
-def _plain(t: Table) -> npt.NDArray[np.bool_]:
-    """Without windows, heads of 128, grouped queries, kept in 16 bits."""
-    full = t["window_size"] == 0 if "window_size" in t else np.ones(len(t["latency"]), bool)
-    kept = (t["kv_cache_dtype"] == "bfloat16") & (t["num_key_value_heads"] <= 8)
-    return full & kept & (t["head_dim"] == 128) & (t["num_heads"] >= 4)
-
-
 def fit_prefill(gpu: Hardware) -> tuple[list[float], float]:
-    t = read(gpu.name, "context_attention", lambda t: _plain(t) & (t["isl"] >= 64) & (t["isl"] <= 16384))
+    t = prompts(DATA / gpu.name)
     length = t["isl"].astype(np.float64)
     work = 2 * t["batch_size"] * length**2 / 2 * t["num_heads"] * 256 / gpu.peak("bf16")
     return descend(lambda x: x[2] + work / x[0] * (1 + x[1] / (length / 2)), t["latency"] / 1e3, (0.5, 200.0, 1e-5))
 
 
-def fit_decode(gpu: Hardware) -> tuple[list[float], float]:
-    t = read(gpu.name, "generation_attention", lambda t: _plain(t) & (t["step"] >= 127) & (t["step"] <= 32768))
+def fit_decode(gpu: Hardware, cache: str = "bf16") -> tuple[list[float], float]:
+    t = decodes(DATA / gpu.name, "bfloat16" if cache == "bf16" else cache)
     batch = t["batch_size"].astype(np.float64)
-    traffic = batch * (t["step"] + 1) * t["num_key_value_heads"] * 256 * 2 / gpu.bandwidth
+    traffic = batch * (t["step"] + 1) * t["num_key_value_heads"] * 256 * item_bytes(cache) / gpu.bandwidth
     return descend(lambda x: x[2] + x[1] * batch + traffic / x[0], t["latency"] / 1e3, (0.8, 1e-8, 1e-5))
 
 
 def fit_all_reduce(gpu: Hardware) -> tuple[list[float], float]:
-    t = read(gpu.name, "custom_allreduce", lambda t: t["backend"] == "vllm_graph")
+    t = all_reduces(DATA / gpu.name)
     ranks = t["num_gpus"].astype(np.float64)
     # Sizes are counted in values of 2 bytes: only so do eight devices reach no more than their link.
     sent = 2 * 2 * t["message_size"] * (ranks - 1) / ranks / gpu.link
@@ -120,6 +95,8 @@ def main() -> int:
     # H100 and H200 multiply alike; together they tell arithmetic from what goes on around it.
     hopper = [gpu for gpu in gpus if "fp8" in dict(gpu.peaks)]
     found = {"fp8 gemm": fit_gemm(hopper, "fp8")}
+    for gpu in hopper:
+        found[f"{gpu.name} decode of 8 bits"] = fit_decode(gpu, "fp8")
     for gpu in gpus:
         found[f"{gpu.name} gemm"] = fit_gemm([gpu], "bf16")
         found[f"{gpu.name} prefill"] = fit_prefill(gpu)

@@ -26,6 +26,10 @@ def test_the_committed_numbers_are_the_fitted_ones():
     numbers, error = fit_roofline.fit_gemm([gpu], "bf16")
     assert numbers[:4] == pytest.approx([curve.compute, curve.memory, curve.rows, curve.activations], rel=0.02)
     assert error < 0.08
+    numbers, error = fit_roofline.fit_decode(known_hardware("h100"), "fp8")
+    curve = kernels_of("h100").decode_of("fp8")
+    assert numbers == pytest.approx([curve.memory, curve.entry, curve.fixed], rel=0.02)
+    assert error < 0.06
     curve = committed.all_reduce
     numbers, error = fit_roofline.fit_all_reduce(gpu)
     assert numbers == pytest.approx([curve.link, curve.fixed, curve.rank], rel=0.02)

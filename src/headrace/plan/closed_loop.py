@@ -38,7 +38,7 @@ class Overheads:
     prompt: float = 1.0
     wait: float = 3.3
     burst: float = 0.057
-    together: float = 0.5
+    together: float = 0.6
 
 
 VLLM = Overheads()

@@ -98,13 +98,19 @@ class SendReceive:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What one kind of hardware's kernels reach. Where gemm lacks a dtype, bf16's shares hold for it."""
+    """What one kind of hardware's kernels reach. Where gemm lacks a dtype, bf16's shares hold for it. decode is for
+    caches of 16 bits, decode_narrow for those of fewer, None where decode's shares hold for it."""
 
     gemm: tuple[tuple[str, Gemm], ...]
     prefill: Prefill
     decode: Decode
     all_reduce: AllReduce
     send: SendReceive
+    decode_narrow: Decode | None = None
+
+    def decode_of(self, cache: str) -> Decode:
+        narrow = item_bytes(cache) < item_bytes("bf16")
+        return self.decode_narrow if narrow and self.decode_narrow is not None else self.decode
 
     def multiplier(self, hardware: Hardware, dtype: str) -> Multiplier:
         """How weights of this dtype are multiplied: as they are, or unpacked on the way."""

@@ -94,6 +94,7 @@ class Roofline:
             )
             for index, stage in enumerate(cut(spec, serving.stages))
         ]
+        self._decode = self._kernels.decode_of(serving.cache)
         types = WeightTypes.of(serving.weights)
         self._attention_by, self._ffn_by, self._head_by, self._wide = (
             self._kernels.multiplier(hardware, dtype) for dtype in (types.attention, types.ffn, types.embedding, "bf16")
@@ -176,13 +177,13 @@ class Roofline:
                 length,
                 width,
                 self._wide.peak,
-                read / (hardware.bandwidth * self._kernels.decode.memory),
+                read / (hardware.bandwidth * self._decode.memory),
             )
         if work.decode_context:
             context = work.decode_context / max(singles, 1)
             if a.window is not None:
                 context = min(context, a.window)
-            total += self._kernels.decode.seconds(singles * context * per_token, singles, hardware.bandwidth)
+            total += self._decode.seconds(singles * context * per_token, singles, hardware.bandwidth)
         return total
 
 
