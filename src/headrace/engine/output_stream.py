@@ -18,21 +18,21 @@ class OutputStream:
         self.request_id = request_id
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending: OutputDelta | None = None
-        self._arrived = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
         self._ended = False
         self._error: EngineDeadError | None = None
 
     def put(self, delta: OutputDelta) -> None:
         if self._pending is None:
             self._pending = delta
-            self._arrived.set()
+            self._wake()
         else:
             self._pending.absorb(delta)
 
     def fail(self, error: EngineDeadError) -> None:
         """Nothing more will come: the reader gets what is here, then the error."""
         self._error = error
-        self._arrived.set()
+        self._wake()
         if not self.accepted.done():
             self.accepted.set_exception(error)
 
@@ -42,12 +42,19 @@ class OutputStream:
     async def __anext__(self) -> OutputDelta:
         if self._ended:
             raise StopAsyncIteration
-        await self._arrived.wait()
+        while self._pending is None:
+            if self._error is not None:
+                raise self._error
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
         delta, self._pending = self._pending, None
-        if delta is None:
-            assert self._error is not None
-            raise self._error
-        if self._error is None:
-            self._arrived.clear()
         self._ended = delta.finish_reason is not None
         return delta
+
+    def _wake(self) -> None:
+        """Let the reader, of whom there is one at most, go on."""
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

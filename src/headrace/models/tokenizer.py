@@ -51,10 +51,17 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._whole = True
 
     def push(self, ids: list[int]) -> str:
         """Text that is certain now: never part of a character."""
-        return self._decoder.decode(b"".join(self._token_bytes(i) for i in ids if i not in self._skip))
+        data = b"".join([self._token_bytes(i) for i in ids if i not in self._skip])
+        # Most text is ASCII and needs no decoder, unless that one holds the beginning of a character.
+        if self._whole and data.isascii():
+            return data.decode("ascii")
+        text = self._decoder.decode(data)
+        self._whole = not self._decoder.getstate()[0]
+        return text
 
     def flush(self) -> str:
         """What is left at the end; a character that was never completed shows as U+FFFD."""

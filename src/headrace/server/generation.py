@@ -76,14 +76,19 @@ class Generation:
     async def deltas(self) -> AsyncIterator[tuple[Sequence, TextDelta]]:
         """What is new, in the order it arrives; ends when every sequence has finished. Raises GenerationError
         when the engine ends one with an error, EngineDeadError when it goes away."""
-        async for sequence, delta in self._arriving():
-            new = sequence.choice.push(delta)
+        async for delta in self._sources[0] if len(self._sources) == 1 else self._gathered():
+            sequence = self._open.get(delta.request_id)
+            if sequence is None:
+                continue
+            choice = sequence.choice
+            new = choice.push(delta)
             self._observe(sequence, new)
-            if sequence.choice.finished:
+            if choice.finish_reason is not None:
                 await self._finish(sequence, ended_by_engine=delta.finish_reason is not None)
             yield sequence, new
             if not self._open:
                 return
+        raise EngineDeadError("the engine's stream ended without a finish reason")
 
     async def run(self) -> None:
         """To the end of every sequence. Raises as deltas() does."""
@@ -98,23 +103,15 @@ class Generation:
         cached = sum(s.choice.cached_tokens for s in first)
         return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
 
-    async def _arriving(self) -> AsyncIterator[tuple[Sequence, OutputDelta]]:
-        if len(self.sequences) == 1:
-            sequence = self.sequences[0]
-            async for delta in self._sources[0]:
-                yield sequence, delta
-            raise EngineDeadError("the engine's stream ended without a finish reason")
-        queue: asyncio.Queue[tuple[Sequence, OutputDelta] | Exception] = asyncio.Queue(QUEUED_DELTAS)
-        self._pumps = [
-            asyncio.create_task(_pump(sequence, source, queue))
-            for sequence, source in zip(self.sequences, self._sources, strict=True)
-        ]
+    async def _gathered(self) -> AsyncIterator[OutputDelta]:
+        """The deltas of several sequences, as they arrive."""
+        queue: asyncio.Queue[OutputDelta | Exception] = asyncio.Queue(QUEUED_DELTAS)
+        self._pumps = [asyncio.create_task(_pump(source, queue)) for source in self._sources]
         while True:
             item = await queue.get()
             if isinstance(item, Exception):
                 raise item
-            if item[0].request.request_id in self._open:
-                yield item
+            yield item
 
     def _observe(self, sequence: Sequence, new: TextDelta) -> None:
         if not new.token_ids:
@@ -165,15 +162,11 @@ class Generation:
             self._stack.close()
 
 
-async def _pump(
-    sequence: Sequence,
-    source: AsyncIterator[OutputDelta],
-    queue: asyncio.Queue[tuple[Sequence, OutputDelta] | Exception],
-) -> None:
+async def _pump(source: AsyncIterator[OutputDelta], queue: asyncio.Queue[OutputDelta | Exception]) -> None:
     """Move one sequence's deltas to the answer's queue; a full queue makes it wait."""
     try:
         async for delta in source:
-            await queue.put((sequence, delta))
+            await queue.put(delta)
             if delta.finish_reason is not None:
                 return
         await queue.put(EngineDeadError("the engine's stream ended without a finish reason"))

@@ -5,10 +5,11 @@ last, and what only the API sees (latencies and how requests ended) observed as 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -21,6 +22,7 @@ from headrace.core.request import FinishReason
 from headrace.engine.client_protocol import EngineClient
 from headrace.engine.wire import Stats
 from headrace.policy.histogram import HistogramCounts
+from headrace.server.counts import Counts, Histogram
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -28,57 +30,61 @@ E2E_BUCKETS = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60
 TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
-class Metrics:
-    """What the API process counts. Times are in seconds."""
+HISTOGRAMS = (
+    ("time_to_first_token_seconds", "Time from arrival to the first token.", TTFT_BUCKETS),
+    ("inter_token_latency_seconds", "Time between tokens of one request.", ITL_BUCKETS),
+    ("request_time_per_output_token_seconds", "Mean time of a request's tokens after its first.", ITL_BUCKETS),
+    ("e2e_request_latency_seconds", "Time from arrival to the last token.", E2E_BUCKETS),
+    ("request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS),
+    ("request_generation_tokens", "Tokens generated for a request.", TOKEN_BUCKETS),
+)
+_REASONS = tuple(FinishReason)
+COUNTS_WIDTH = len(_REASONS) + sum(Histogram.width(bounds) for _, _, bounds in HISTOGRAMS)
 
-    def __init__(self, model_name: str) -> None:
+
+class Metrics(Collector):
+    """What API processes count, this one in its row of counts. Times are in seconds."""
+
+    def __init__(self, model_name: str, counts: Counts | None = None) -> None:
         self.model_name = model_name
-        self.registry = CollectorRegistry()
-        success = Counter(
-            "headrace:request_success",
-            "Requests that ended, by finish reason.",
-            ["model_name", "finished_reason"],
-            registry=self.registry,
-        )
-        self._ended = {reason: success.labels(model_name, reason.value) for reason in FinishReason}
-        self.first_token = self._observer(
-            "time_to_first_token_seconds", "Time from arrival to the first token.", TTFT_BUCKETS
-        )
-        self.next_token = self._observer(
-            "inter_token_latency_seconds", "Time between tokens of one request.", ITL_BUCKETS
-        )
-        self.per_token = self._observer(
-            "request_time_per_output_token_seconds", "Mean time of a request's tokens after its first.", ITL_BUCKETS
-        )
-        self._last_token = self._observer(
-            "e2e_request_latency_seconds", "Time from arrival to the last token.", E2E_BUCKETS
-        )
-        self._prompt = self._observer("request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS)
-        self._generation = self._observer("request_generation_tokens", "Tokens generated for a request.", TOKEN_BUCKETS)
-
-    def _observer(self, name: str, text: str, buckets: Sequence[float]) -> Callable[[float], None]:
-        """What adds a value to a new histogram."""
-        histogram = Histogram(f"headrace:{name}", text, ["model_name"], buckets=buckets, registry=self.registry)
-        return histogram.labels(self.model_name).observe
+        self._counts = Counts(COUNTS_WIDTH) if counts is None else counts
+        self._histograms: list[Histogram] = []
+        start = len(_REASONS)
+        for _, _, bounds in HISTOGRAMS:
+            self._histograms.append(Histogram(self._counts, start, bounds))
+            start += Histogram.width(bounds)
+        observers = [histogram.observe for histogram in self._histograms]
+        self.first_token, self.next_token, self.per_token, *others = observers
+        self._last_token, self._prompt, self._generation = others
 
     def ended(self, reason: FinishReason, seconds: float, prompt_tokens: int, generated_tokens: int) -> None:
         """One sequence ended; aborted ones count as such and leave the latency histogram alone."""
-        self._ended[reason].inc()
+        self._counts.own[_REASONS.index(reason)] += 1.0
         self._prompt(prompt_tokens)
         self._generation(generated_tokens)
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
             self._last_token(seconds)
 
+    def collect(self) -> Iterator[Metric]:
+        """What all API processes counted."""
+        success = CounterMetricFamily(
+            "headrace:request_success",
+            "Requests that ended, by finish reason.",
+            labels=["model_name", "finished_reason"],
+        )
+        for index, reason in enumerate(_REASONS):
+            success.add_metric([self.model_name, reason.value], self._counts.total(index))
+        yield success
+        for (name, text, _), histogram in zip(HISTOGRAMS, self._histograms, strict=True):
+            yield _histogram(name, text, histogram.read(), self.model_name)
+
     def exposition(self, client: EngineClient) -> bytes:
         """The text format. An engine that is gone leaves its own metrics out, not the rest."""
-        text = generate_latest(self.registry)
-        try:
-            stats = client.stats()
-        except EngineDeadError:
-            return text
-        engine = CollectorRegistry()
-        engine.register(_EngineStats(stats, self.model_name))
-        return text + generate_latest(engine)
+        registry = CollectorRegistry()
+        registry.register(self)
+        with suppress(EngineDeadError):
+            registry.register(_EngineStats(client.stats(), self.model_name))
+        return generate_latest(registry)
 
 
 class _EngineStats(Collector):
@@ -149,9 +155,14 @@ class _EngineStats(Collector):
             error = GaugeMetricFamily("headrace:step_time_prediction_error", text, labels=["model_name"])
             error.add_metric([self.model_name], s.latency_error)
             yield error
-        yield self._histogram("request_queue_time_seconds", "Time from arrival to the first step.", s.queue_seconds)
-        yield self._histogram(
-            "request_inference_time_seconds", "Time from the first step to the end.", s.inference_seconds
+        yield _histogram(
+            "request_queue_time_seconds", "Time from arrival to the first step.", s.queue_seconds, self.model_name
+        )
+        yield _histogram(
+            "request_inference_time_seconds",
+            "Time from the first step to the end.",
+            s.inference_seconds,
+            self.model_name,
         )
 
     def _by(
@@ -168,12 +179,13 @@ class _EngineStats(Collector):
             family.add_metric([self.model_name, str(key)], value)
         return family
 
-    def _histogram(self, name: str, text: str, counts: HistogramCounts) -> Metric:
-        family = HistogramMetricFamily(f"headrace:{name}", text, labels=["model_name"])
-        bounds = [*map(floatToGoString, counts.bounds), "+Inf"]
-        buckets = list(zip(bounds, itertools.accumulate(counts.counts), strict=True))
-        family.add_metric([self.model_name], buckets, counts.total)
-        return family
+
+def _histogram(name: str, text: str, counts: HistogramCounts, model_name: str) -> Metric:
+    family = HistogramMetricFamily(f"headrace:{name}", text, labels=["model_name"])
+    bounds = [*map(floatToGoString, counts.bounds), "+Inf"]
+    buckets = list(zip(bounds, itertools.accumulate(counts.counts), strict=True))
+    family.add_metric([model_name], buckets, counts.total)
+    return family
 
 
 async def metrics(request: Request) -> Response:

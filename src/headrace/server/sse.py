@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.core.errors import EngineDeadError
+from headrace.server.connection import CHUNK_NOW
 from headrace.server.errors import CLIENT_CLOSED_REQUEST, GenerationError, error_event
 from headrace.server.generation import Generation
 
@@ -87,19 +88,18 @@ class EventStream:
         self._sending_since: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await unless(self._run(send), _gone(receive), self._stalled())
+        write_now = scope.get("extensions", {}).get(CHUNK_NOW, {}).get("write", _never)
+        await unless(self._run(send, write_now), _gone(receive), self._stalled())
 
-    async def _run(self, send: Send) -> None:
+    async def _run(self, send: Send, write_now: Callable[[bytes], bool]) -> None:
         async with self._generation:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            event: bytes | None = b""
-            while event is not None:
-                event = await self._next()
-                self._sending_since = time.monotonic()
-                await send(
-                    {"type": "http.response.body", "body": self._done if event is None else event, "more_body": True}
-                )
-                self._sending_since = None
+            async for event in self._told():
+                # Events come with every token of every stream, so what waits for nobody takes the short way.
+                if not write_now(event):
+                    self._sending_since = time.monotonic()
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                    self._sending_since = None
         await send({"type": "http.response.body", "body": b""})
 
     async def _stalled(self) -> None:
@@ -109,12 +109,19 @@ class EventStream:
             await asyncio.sleep(self._stall_timeout / 4)
         log.warning("a client took nothing from its stream for %g s: dropped", self._stall_timeout)
 
-    async def _next(self) -> bytes | None:
-        """The next event, None after the last. A fault becomes an event, after which there are none."""
+    async def _told(self) -> AsyncIterator[bytes]:
+        """All events, and the end. A fault becomes an event, after which there is only the end."""
         try:
-            return await anext(self._events, None)
+            async for event in self._events:
+                yield event
         except (GenerationError, EngineDeadError) as error:
-            return self._fault(error)
+            yield self._fault(error)
         except Exception as error:
             log.error("a stream failed", exc_info=error)
-            return self._fault(error)
+            yield self._fault(error)
+        if self._done:
+            yield self._done
+
+
+def _never(body: bytes) -> bool:
+    return False
