@@ -12,10 +12,14 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
+from headrace.core.config import Config
 from headrace.core.errors import ConfigError, RequestError, did_you_mean
 from headrace.core.request import OutputDelta, Request, SamplingParams
+from headrace.engine.executor import Capacity
 from headrace.policy.latency import LatencyModel
+from headrace.policy.pace import Pace
 from headrace.policy.replica import Loads, Speed
 from headrace.policy.routing import (
     Ask,
@@ -28,7 +32,6 @@ from headrace.policy.routing import (
     TwoChoices,
 )
 from headrace.simulate.executor import TimedExecutor
-from headrace.simulate.fleet import Fleet
 from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
@@ -43,9 +46,22 @@ _TYPICAL_CONTEXT = 4096
 Progress = Callable[[int], object]
 
 
+class Simulated(Protocol):
+    """What is simulated: a Fleet, or an engine that is here (fidelity.py)."""
+
+    @property
+    def replicas(self) -> int: ...
+
+    def capacity(self) -> Capacity: ...
+
+    def config(self) -> Config: ...
+
+    def pace(self) -> Pace: ...
+
+
 def simulate(
     demands: Sequence[Demand],
-    fleet: Fleet,
+    fleet: Simulated,
     *,
     router: str = "round-robin",
     seed: int = 0,
@@ -72,7 +88,12 @@ class Simulation:
     """One run, from the first arrival to the last token."""
 
     def __init__(
-        self, demands: Sequence[Demand], fleet: Fleet, router: str, seed: int, progress: Progress = lambda ended: None
+        self,
+        demands: Sequence[Demand],
+        fleet: Simulated,
+        router: str,
+        seed: int,
+        progress: Progress = lambda ended: None,
     ) -> None:
         self._demands = demands
         self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
