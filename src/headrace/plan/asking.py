@@ -36,7 +36,7 @@ def ask(
     max_pp: int = 8,
     max_num_batched_tokens: int | None = None,
     num_speculative_tokens: int | None = None,
-    acceptance: float = 0.6,
+    acceptance: float | None = None,
     pools: str | None = None,
     headroom: float = 0.1,
     seed: int = 0,
@@ -50,7 +50,8 @@ def ask(
         max_pp=max_pp,
         chunks=Limits().chunks if max_num_batched_tokens is None else (max_num_batched_tokens,),
         drafts=Limits().drafts if num_speculative_tokens is None else (num_speculative_tokens,),
-        accepted=acceptance,
+        accepted=Limits().accepted if acceptance is None else acceptance,
+        drafted=acceptance is not None or bool(num_speculative_tokens),
         pools=POOLS if pools is None else (pools,),
         headroom=headroom,
     )

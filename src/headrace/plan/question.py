@@ -71,7 +71,8 @@ class Load:
 class Limits:
     """What of the search is decided beforehand. weights, caches: dtypes to try, empty for those that keep the quality
     of 16 bits. chunks: tokens of a step at most. drafts: draft tokens to try, 0 is no speculation; accepted: share of
-    draft tokens that hold. headroom: replicas more than the load needs, as a share of them."""
+    draft tokens that hold; drafted: whether speculation may be the answer. headroom: replicas more than the load needs,
+    as a share of them."""
 
     weights: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()
@@ -80,6 +81,7 @@ class Limits:
     chunks: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
     drafts: tuple[int, ...] = (0, 3)
     accepted: float = 0.6
+    drafted: bool = False
     pools: tuple[str, ...] = POOLS
     headroom: float = 0.1
 

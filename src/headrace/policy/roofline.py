@@ -86,7 +86,7 @@ class Roofline:
         self._spec = spec
         self._serving = serving
         self._kernels = kernels or kernels_of(hardware.name)
-        self._slices = [
+        slices = [
             _Slice(
                 tuple(Counter(stage.spec.layers).items()),
                 stage.last,
@@ -95,11 +95,14 @@ class Roofline:
             for index, stage in enumerate(cut(spec, serving.stages))
         ]
         self._decode = self._kernels.decode_of(serving.cache)
+        # Most stages are alike: each is reckoned once, and found by its number.
+        self._kinds = list(dict.fromkeys(slices))
+        self._stages = [self._kinds.index(one) for one in slices]
         types = WeightTypes.of(serving.weights)
         self._attention_by, self._ffn_by, self._head_by, self._wide = (
             self._kernels.multiplier(hardware, dtype) for dtype in (types.attention, types.ffn, types.embedding, "bf16")
         )
-        self._by_tokens: dict[tuple[_Slice, int, int], tuple[float, float, float]] = {}
+        self._by_tokens: dict[tuple[int, int, int], tuple[float, float, float]] = {}
 
     def __call__(self, work: StepWork) -> float:
         return self.parts(work).seconds
@@ -107,9 +110,9 @@ class Roofline:
     def parts(self, work: StepWork) -> Parts:
         """The step's seconds by what they went to. A pipeline has the work cut into as many micro-batches as it has
         stages (or requests, if they are fewer), which go round for ever."""
-        if len(self._slices) == 1:
-            return self._stage(self._slices[0], work)
-        micro = max(min(len(self._slices), work.requests), 1)
+        if len(self._stages) == 1:
+            return self._stage(0, work)
+        micro = max(min(len(self._stages), work.requests), 1)
         stages = self.stages(work.shared(micro))
         total = Parts(*(sum(getattr(stage, name) for stage in stages) for name in _NAMES))
         turn = period([stage.seconds for stage in stages], micro)
@@ -117,16 +120,16 @@ class Roofline:
 
     def stages(self, work: StepWork) -> list[Parts]:
         """What this work takes, as one micro-batch, in each stage of the pipeline, handing it on included."""
-        known = {one: self._stage(one, work) for one in dict.fromkeys(self._slices)}
-        return [known[one] for one in self._slices]
+        known = [self._stage(kind, work) for kind in range(len(self._kinds))]
+        return [known[kind] for kind in self._stages]
 
-    def _stage(self, stage: _Slice, work: StepWork) -> Parts:
-        key = stage, work.tokens, work.logit_rows
+    def _stage(self, kind: int, work: StepWork) -> Parts:
+        stage, key = self._kinds[kind], (kind, work.tokens, work.logit_rows)
         known = self._by_tokens.get(key)
         if known is None:
             if len(self._by_tokens) >= _REMEMBERED:
                 self._by_tokens.clear()
-            known = self._by_tokens[key] = self._of_tokens(*key)
+            known = self._by_tokens[key] = self._of_tokens(stage, work.tokens, work.logit_rows)
         gemm, communication, elementwise = known
         attention = sum(count * self._attention(layer.attention, work) for layer, count in stage.layers)
         return Parts(gemm, attention, communication, elementwise)
