@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +21,10 @@ from headrace.plan.question import Load, Question
 from headrace.plan.recipe import Recipe, best_replica, pace_of, room
 from headrace.plan.trial import Trials, season_mean
 from headrace.policy.latency import LinearPrior, StepWork
+from headrace.simulate.fleet import Fleet
+from headrace.simulate.simulator import simulate
+from headrace.workload.arrivals import poisson
+from headrace.workload.demand import Demand
 
 SMALL = {"model": "llama-3-8b", "gpu": "h100", "input_len": 24, "output_len": 16, "slo_tpot_ms": 12.0}
 FLAGS = ["--model", "llama-3-8b", "--gpu", "h100", "--qps", "5000", "--input-len", "24", "--output-len", "16"]
@@ -139,3 +144,30 @@ def test_a_season_saves_what_lies_under_its_peak() -> None:
 def test_what_no_fleet_serves_is_refused_with_the_reason(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ablate(question(**changes))
+
+
+def test_a_cell_is_a_fleet_of_one_replica_in_the_simulator() -> None:
+    asked = question(prefix_len=128)
+    recipe = Recipe(static=False, contiguous=False, caching=True, chunk=2048)
+    replica = best_replica(asked, known_hardware("h100"), recipe)
+    pace = pace_of(asked, recipe, replica.serving)
+    cell = Cell(replica.slots, replica.blocks, 16, 2048, 2048, pace.both, pace.seconds)
+    requests = draw_requests(asked.load, 300, 5, room=2048)
+    waits = cell.waits(requests, 150.0, 6, warm=0.0)
+    times = poisson(150.0)(Random(6), 0.0)
+    demands = [
+        Demand(at, ((0, 128), (index + 1, len(request.prompt_ids) - 128)), request.max_tokens)
+        for index, (at, request) in enumerate(zip(times, requests, strict=False))
+    ]
+    fleet = Fleet(
+        asked.model,
+        replica.serving,
+        max_num_seqs=replica.slots,
+        max_num_batched_tokens=2048,
+        max_model_len=2048,
+    )
+    found = simulate(demands, fleet)
+    assert 1e3 * waits.ttft_p50 == pytest.approx(found.ttft_ms.p50, rel=0.02)
+    assert 1e3 * waits.ttft_p99 == pytest.approx(found.ttft_ms.p99, rel=0.05)
+    assert 1e3 * waits.itl_p99 == pytest.approx(found.itl_ms.p99, rel=0.02)
+    assert 1e3 * waits.stall == pytest.approx(found.max_stall_ms, rel=0.05)

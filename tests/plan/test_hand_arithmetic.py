@@ -1,5 +1,5 @@
-"""Twelve questions that anybody who plans a fleet asks, answered by hand: what a GPU holds of weights and cache, what a
-token keeps, how many requests fit. The arithmetic is written out, and the code must come to the same.
+"""Thirteen questions that anybody who plans a fleet asks, answered by hand: what a GPU holds of weights and cache, what
+a token keeps, how many requests fit. The arithmetic is written out, and the code must come to the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import pytest
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import known_hardware
 from headrace.models.published import published_model
+from headrace.plan import question
 from headrace.plan.closed_loop import Load, clients_held
+from headrace.plan.memory import memory_of
 from headrace.policy.roofline import Serving
 
 GIB = 2**30
@@ -126,3 +128,26 @@ def test_12_requests_at_once_of_deepseek_v3_on_eight_h200_in_fp8() -> None:
     parameters, outside = 671_026_404_352, 2 * 129280 * 7168
     left = (usable(141, 8) - parameters - outside) / 8
     assert held("deepseek-v3", "h200", 8, "fp8", 4096, 1024) == int(0.9 * left / (5120 * 61 * 576)) == 245
+
+
+def test_13_memory_of_one_h100_with_half_of_llama_3_70b_in_fp8() -> None:
+    total = 80 * GIB
+    load = question.Load(rate=1.0, input_len=200, output_len=200, prefix_len=512)
+    serving = Serving(known_hardware("h100"), 2, "fp8", "fp8")
+    memory = memory_of(published_model("llama-3-70b"), serving, 2048, load)
+    assert memory is not None
+    reserve = total - int(0.9 * total)  # 8.6 GB
+    weights = (70_553_706_496 + 2 * 128256 * 8192) // 2  # 8 bits, embedding and head 16: 36.3 GB
+    token = 80 * 8 * 256 // 2  # 80 KiB: half of the heads, 8 bits
+    # Four hidden states of 8192 and half of gate and up, 2 x 28672, of 2,048 tokens in 16 bits; of the 3 GB beside.
+    activations = 2048 * 2 * (4 * 8192 + 28672)
+    left = total - reserve - weights - 512 * token - 3 * 10**9
+    assert memory.parts() == {
+        "weights": weights,
+        "kv_prefix": 512 * token,
+        "kv_cache": left,
+        "activations": activations,
+        "graphs_and_communication": 3 * 10**9 - activations,
+        "reserve": reserve,
+    }
+    assert memory.held == left // (400 * token) == 1157

@@ -27,7 +27,7 @@ from headrace.workload.lengths import geometric
 
 _VOCABULARY = 2**31 - 1
 _LONGEST_TIMES = 4  # the mean: longer lengths are not drawn
-_WARM_SHARE = 0.2  # of requests, the first, that do not count
+_WARM = 0.2
 _UNBOUNDED = 10**9
 
 
@@ -75,11 +75,14 @@ class Cell:
         inside = sum(begin < time <= end for time in tokens)
         return inside / (end - begin) * len(requests) / len(tokens)
 
-    def waits(self, requests: Sequence[Request], rate: float, seed: int, *, only: int | None = None) -> Waits:
-        """What they wait who arrive at random at so many a second. only: those of this priority."""
+    def waits(
+        self, requests: Sequence[Request], rate: float, seed: int, *, only: int | None = None, warm: float = _WARM
+    ) -> Waits:
+        """What they wait who arrive at random at so many a second. only: those of this priority. warm: share of them,
+        the first, that do not count."""
         times = poisson(rate)(random.Random(seed), 0.0)
         lines = self._run([Arrival(at, request) for at, request in zip(times, requests, strict=False)])
-        counted = requests[int(_WARM_SHARE * len(requests)) :]
+        counted = requests[int(warm * len(requests)) :]
         seen = [lines[r.request_id] for r in counted if only is None or r.priority == only]
         first = sorted(line.first - line.begun for line in seen)
         gaps = sorted(gap for line in seen for gap in line.gaps) or [0.0]
