@@ -25,7 +25,14 @@ def test_both_formats(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("limits.toml", "[default]\nrequests_per_hour = 1\n", "unknown field `requests_per_hour`"),
+        (
+            "limits.toml",
+            "[default]\nrequests_per_hour = 1\n",
+            "unknown field `requests_per_hour`.*; known: requests_per_minute, tokens_per_minute, concurrent_requests, "
+            "weight$",
+        ),
+        ("limits.json", '{"tenants": {"a": {"rpm": 5}}}', "unknown field `rpm`.*; known: requests_per_minute, "),
+        ("limits.json", '{"alice": {}}', "unknown field `alice`; known: default, tenants$"),
         ("limits.toml", "[default]\nrequests_per_minute = 'many'\n", r"Expected `int \| null`.*default"),
         ("limits.json", '{"default": {"requests_per_minute": 0}}', "requests_per_minute must be at least 1"),
         ("limits.json", "{", "cannot be read"),

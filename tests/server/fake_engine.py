@@ -107,6 +107,7 @@ class FakeEngine:
         self.fail_at: int | None = None
         self.cached_tokens = 0
         self.dead = False
+        self.restarts = 0
         self.state = Health(HealthState.HEALTHY)
         self.records: list[RequestRecord] = []
         self.steps: list[StepRecord] = []

@@ -41,6 +41,19 @@ async def test_a_request_in_sentences_and_numbers(admin: httpx.AsyncClient, engi
 async def test_an_unknown_request_is_404(admin: httpx.AsyncClient) -> None:
     error = refusal(await admin.get("/debug/requests/chatcmpl-9", headers=LOCAL), 404)
     assert error["code"] == "request_not_found"
+    assert "started again" not in error["message"]
+
+
+async def test_what_an_engine_that_was_started_again_forgot_is_said_to_be(
+    admin: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.restarts = 2
+    error = refusal(await admin.get("/debug/requests/chatcmpl-9", headers=LOCAL), 404)
+    assert "the engine was started again 2 times since, and forgets what ended before" in error["message"]
+    engine.records = [record("chatcmpl-1-0", replayed_tokens=7)]
+    answer = await admin.get("/debug/requests/chatcmpl-1", headers=LOCAL)
+    (told,) = answer.json()["requests"]
+    assert told["explanation"][0].startswith("The engine was started again: of this request 7 tokens")
 
 
 async def test_the_last_steps(admin: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -25,6 +25,10 @@ class Health(NamedTuple):
 
 
 class EngineClient(Protocol):
+    """restarts: how often the engine had to be started again."""
+
+    restarts: int
+
     @property
     def ready(self) -> Ready: ...
 

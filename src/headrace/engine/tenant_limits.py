@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import ConfigError
-from headrace.policy.limits import Limits
+from headrace.policy.limits import Limits, TenantLimits
 
 
 def read_limits(path: Path) -> Limits:
@@ -18,4 +18,9 @@ def read_limits(path: Path) -> Limits:
     try:
         return decode(path.read_bytes(), type=Limits)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ConfigError(f"tenant_limits {path} cannot be read: {error}", field="tenant_limits") from error
+        known = ""
+        if "unknown field" in str(error):
+            # Below the top there are only tenants' limits.
+            of = TenantLimits if " - at " in str(error) else Limits
+            known = f"; known: {', '.join(of.__struct_fields__)}"
+        raise ConfigError(f"tenant_limits {path} cannot be read: {error}{known}", field="tenant_limits") from error

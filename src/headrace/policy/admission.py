@@ -131,7 +131,7 @@ class Admission:
             wait = self.predicted_wait(running, request.priority, tenant)
             if wait > request.deadline:
                 raise OverloadedError(
-                    f"this request would wait about {wait:.1f} s, but its deadline is {request.deadline:.1f} s",
+                    f"this request would wait about {_told(wait)}, but its deadline is {_told(request.deadline)}",
                     retry_after=_bounded(wait - request.deadline),
                     code="deadline_exceeded",
                 )
@@ -178,7 +178,7 @@ class Admission:
         return [
             (
                 request_id,
-                f"this request waited {now - self._taken[request_id].charge.at:.1f} s for its turn, past its "
+                f"this request waited {_told(now - self._taken[request_id].charge.at)} for its turn, past its "
                 "deadline: send it again, or with a later one",
             )
             for request_id in self._deadlines.passed(now)
@@ -218,6 +218,10 @@ def _range(tokens: Sequence[int]) -> tuple[int, int]:
         values = np.frombuffer(tokens, np.int32)
         return int(values.min()), int(values.max())
     return min(tokens), max(tokens)
+
+
+def _told(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:.1f} s"
 
 
 def _bounded(seconds: float) -> float:

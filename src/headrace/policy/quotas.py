@@ -5,6 +5,7 @@ end.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from headrace.core.errors import OverloadedError, RequestError
@@ -104,7 +105,7 @@ class Quotas:
 
 def _too_fast(whose: str, allowed: int | None, what: str, wait: float) -> OverloadedError:
     return OverloadedError(
-        f"{whose} may use {allowed} {what} a minute, and they are used up: try again in {max(wait, 1):.0f} s",
+        f"{whose} may use {allowed} {what} a minute, and they are used up: try again in {max(1, math.ceil(wait))} s",
         retry_after=wait,
         code="rate_limit_exceeded",
     )

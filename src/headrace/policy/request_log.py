@@ -38,7 +38,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     """Seconds are counted from the request's arrival at the engine. waited_s: in the queue, also after preemptions;
     waited_for: the same by what held it up. prefix_of: whose computation of the same beginning it waited for last.
     cache: what the prefix cache had when it first ran; evicted_ago_s: when the block was taken that it says was.
-    position, predicted_wait_s: while it waits, its place in the queue and how long until its turn."""
+    replayed_tokens: what an engine before this one had generated. position, predicted_wait_s: while it waits, its place
+    in the queue and how long until its turn."""
 
     request_id: str
     state: str
@@ -59,6 +60,7 @@ class RequestRecord(msgspec.Struct, gc=False):
     preemptions: list[PreemptionRecord] = []
     cache: CacheReport | None = None
     prefix_of: str | None = None
+    replayed_tokens: int = 0
     evicted_ago_s: float | None = None
     position: int | None = None
     predicted_wait_s: float | None = None
@@ -101,6 +103,7 @@ class RequestLog:
             deadline_s=request.deadline,
             prompt_tokens=len(request.prompt_ids),
             max_tokens=request.max_tokens,
+            replayed_tokens=len(request.output_ids),
         )
         self._live[request.request_id] = _Entry(record, self._arrivals, now, now, self.clock.read(now))
 

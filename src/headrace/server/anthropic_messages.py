@@ -70,6 +70,8 @@ def _as_chat(service: Service, fields: dict[str, Any]) -> tuple[dict[str, Any], 
     # A last message of the assistant's own is the answer's beginning.
     continued = messages[-1]["role"] == "assistant"
     chat = {name: getattr(body, name) for name in _COPIED}
+    # Clients of this shape ask for as much as Anthropic's models could write, whatever the model.
+    chat["max_tokens"] = min(body.max_tokens, service.limits.max_model_len)
     chat |= {"messages": messages, "stop": body.stop_sequences, "continue_final_message": continued}
     chat |= {"response_format": _format(body.output_config), "tools": chat_tools(body.tools)}
     return chat | chat_choice(body.tool_choice), body

@@ -6,6 +6,8 @@ event loop keeps answering others.
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -18,6 +20,8 @@ from headrace.core.errors import RequestError
 from headrace.server.errors import HttpError
 
 T = TypeVar("T")
+_MOST_DIGITS = 4300
+"""Of an integer, as Python reads them."""
 
 
 class BodyReader:
@@ -123,10 +127,30 @@ def _parse(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (name := _out_of_range(data, str(error))) is not None:
+            raise RequestError(f"{name} holds a number that is out of range", param=name, code="invalid_json") from None
         raise RequestError(f"the body is not valid JSON in UTF-8: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise RequestError(f"the body must be a JSON object, got {_json_name(value)}", code="invalid_json")
     return value
+
+
+def _out_of_range(data: bytes, error: str) -> str | None:
+    """The field with a number that no float or Python integer can hold, if that is the error."""
+    if "out of range" not in error:
+        return None
+    try:
+        fields = json.loads(data, parse_int=lambda digits: math.inf if len(digits) > _MOST_DIGITS else 0)
+    except (ValueError, RecursionError):
+        return None
+    for name, value in fields.items() if isinstance(fields, dict) else ():
+        level = [value]
+        while level:
+            if math.inf in level or -math.inf in level:
+                return str(name)[:64]
+            inside = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+            level = [one for some in inside for one in some]
+    return None
 
 
 def _json_name(value: Any) -> str:

@@ -112,6 +112,7 @@ def _params(service: Service, body: ChatBody) -> SamplingParams:
             body,
             service.settings.sampling_defaults,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+            most=service.limits.max_model_len,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         )
     except RequestError as error:

@@ -54,7 +54,10 @@ def _prepare(service: Service, fields: dict[str, Any], request_id: str) -> tuple
     params = sampling_params(
         body,
         service.settings.sampling_defaults,
-        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_tokens=min(DEFAULT_MAX_TOKENS, service.limits.max_model_len)
+        if body.max_tokens is None
+        else body.max_tokens,
+        most=service.limits.max_model_len,
         logprobs=body.logprobs,
         echoed_logprobs=body.logprobs if body.echo else None,
     )

@@ -26,9 +26,11 @@ async def debug_request(request: Request) -> Response:
     request_id = request.path_params["request_id"]
     found = (await service.client.inspect(request_id)).requests
     if not found:
+        times = service.client.restarts
+        again = f" (the engine was started again {times} times since, and forgets what ended before)" if times else ""
         raise HttpError(
             404,
-            f"no request {request_id[:256]!r} is remembered: ask by the id of its answer, soon after it ended",
+            f"no request {request_id[:256]!r} is remembered: ask by the id of its answer, soon after it ended{again}",
             param="request_id",
             code="request_not_found",
         )

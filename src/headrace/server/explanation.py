@@ -18,7 +18,14 @@ _HELD_UP = {
 
 
 def explain(record: RequestRecord, tokenizer: Tokenizer) -> list[str]:
-    return [_state(record), _waiting(record), *_cache(record, tokenizer), *_preemptions(record)]
+    told = [_state(record), _waiting(record), *_cache(record, tokenizer), *_preemptions(record)]
+    if record.replayed_tokens:
+        told.insert(
+            0,
+            f"The engine was started again: of this request {record.replayed_tokens} tokens had been generated before, "
+            "and what follows is told of the time since.",
+        )
+    return told
 
 
 def _state(record: RequestRecord) -> str:

@@ -33,6 +33,8 @@ NEUTRAL_ONLY: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "reasoning_effort": ("none",),
     "use_beam_search": (False,),
+    "best_of": (1,),
+    "suffix": ("",),
 }
 """Accepted with these values only, which ask for nothing; with others they are refused by name."""
 

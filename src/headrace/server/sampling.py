@@ -37,16 +37,23 @@ def sampling_params(
     defaults: tuple[tuple[str, float | int], ...],
     *,
     max_tokens: int | None,
+    most: int,
     logprobs: int | None,
     echoed_logprobs: int | None = None,
 ) -> SamplingParams:
-    """max_tokens None means what the context leaves. echoed_logprobs: alternatives of an echoed prompt's tokens, None
-    for no log-probabilities of them. Raises RequestError naming the field."""
+    """max_tokens None means what the context leaves; most: tokens of the context. echoed_logprobs: alternatives of an
+    echoed prompt's tokens, None for no log-probabilities of them. Raises RequestError naming the field."""
     given: dict[str, Any] = {name: getattr(body, name) for name in _COPIED if getattr(body, name) is not None}
     if body.logit_bias is not None:
         given["logit_bias"] = _token_keys(body.logit_bias)
     given["structured_outputs"] = structured_outputs(body)
     _check_extras(body)
+    if max_tokens is not None and max_tokens > most:
+        raise RequestError(
+            f"max_tokens must be at most {most}, this model's context, prompt and output together, got "
+            f"{shown(max_tokens)}",
+            param="max_tokens",
+        )
     if body.prompt_logprobs is not None:
         check_range("prompt_logprobs", body.prompt_logprobs, 0, MAX_LOGPROBS)
     scored = [width for width in (body.prompt_logprobs, echoed_logprobs) if width is not None]
