@@ -20,8 +20,7 @@ import click
 
 from headrace.commands.report import show
 from headrace.core.config import DEFAULT_MODEL, Config
-from headrace.engine.executor import Capacity
-from headrace.launch import BuiltEngine, build_engine
+from headrace.launch import build_engine
 from headrace.models.sources import locate_model
 from headrace.simulate.fidelity import measure_fidelity
 from headrace.workload.demand import Demand
@@ -51,7 +50,7 @@ def main() -> None:
         report = measure_fidelity(
             learning.engine,
             serving.engine,
-            capacity(serving),
+            serving.capacity,
             served,
             [replace(one, at=one.at - others[0].at) for one in others],
             config=serving.config,
@@ -72,14 +71,6 @@ def scaled(demands: Sequence[Demand], scale: int, rate: float) -> list[Demand]:
         )
         for one in demands
     ]
-
-
-def capacity(built: BuiltEngine) -> Capacity:
-    windows = tuple(group.window for group in built.spec.kv_groups)
-    config, ready = built.config, built.ready
-    return Capacity(
-        config.max_num_seqs, config.block_size, built.plan.num_blocks, windows, ready.max_model_len, ready.vocab_size
-    )
 
 
 if __name__ == "__main__":

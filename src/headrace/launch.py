@@ -16,6 +16,7 @@ from headrace.core.errors import ConfigError, MachineError
 from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
+from headrace.engine.executor import Capacity
 from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.models.grammar import GrammarCompiler
@@ -49,6 +50,20 @@ class BuiltEngine:
     plan: MemoryPlan
     ready: Ready
     grammars: GrammarCompiler
+
+    @property
+    def capacity(self) -> Capacity:
+        """What its device holds: enough for an engine over another device to plan the same steps."""
+        windows = tuple(group.window for group in self.spec.kv_groups)
+        config, ready = self.config, self.ready
+        return Capacity(
+            config.max_num_seqs,
+            config.block_size,
+            self.plan.num_blocks,
+            windows,
+            ready.max_model_len,
+            ready.vocab_size,
+        )
 
 
 def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:

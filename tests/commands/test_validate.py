@@ -120,3 +120,28 @@ def test_refitting_helps_the_runs_it_did_not_see(tmp_path: Path) -> None:
     told = after["calibration"]
     assert told["after"]["tpot_median_ape"] < told["before"]["tpot_median_ape"]
     assert told["after"]["rows"] == 4 and list(told["skipped"]) == ["line 6"]
+
+
+def test_without_a_file_a_model_that_runs_here_is_predicted(
+    default_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HEADRACE_DATA", raising=False)
+    found = tmp_path / "report.json"
+    assert cli.run(["validate", "--quick", "--model", str(default_model), "--json", str(found)]) == 0
+    report = json.loads(found.read_text())
+    assert "give --data FOLDER" in report["kernels"]["skipped"]
+    own = report["own_engine"]
+    assert list(own["loads"]) == ["1 x 40/12", "3 x 32/10"] and own["predicted"] == 6
+    for load in own["loads"].values():
+        for metric in ("ttft_ms", "tpot_ms", "e2e_ms"):
+            assert load[metric]["p50"]["real"] > 0 and load[metric]["p50"]["simulated"] > 0
+    said = capsys.readouterr()
+    assert "own_engine.within_goal" in said.out and "loading" in said.err
+
+
+def test_a_model_that_is_not_there_and_tables_that_are_not_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nowhere"
+    assert cli.run(["validate", "--quick", "--data", str(tmp_path), "--model", str(missing)]) == 2
+    assert str(missing) in capsys.readouterr().err

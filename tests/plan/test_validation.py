@@ -101,11 +101,6 @@ def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
         read_runs(write(tmp_path / "runs.csv", [lacking]))
 
 
-def test_nothing_given_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["validate"]) == 2
-    assert "--csv FILE" in capsys.readouterr().err
-
-
 def test_calibration_finds_another_backend_from_few_runs_and_predicts_its_others(tmp_path: Path) -> None:
     few, _ = read_runs(other_backend(tmp_path / "few.csv", (4, 16, 64)))
     others, _ = read_runs(other_backend(tmp_path / "others.csv", (8, 32)))

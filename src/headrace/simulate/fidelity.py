@@ -31,7 +31,7 @@ SPREAD_GOAL = 1.5
 RealRun = Callable[..., list[Timeline]]
 """run_in_real_time, or that with another clock."""
 
-_METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
+METRICS = ("ttft_ms", "tpot_ms", "e2e_ms")
 _UNBOUNDED = 2**31
 _WARM = 4
 """Requests of a run before all others, which meets cold memory and a model that has learnt nothing."""
@@ -140,7 +140,7 @@ def compare(real: Sequence[Seen], simulated: Seen) -> dict[str, Any]:
     """By metric and percentile: the median of the real runs, their spread (largest less least, over the median), what
     was simulated, its error, and whether that is within the goal."""
     report: dict[str, Any] = {}
-    for metric in _METRICS:
+    for metric in METRICS:
         for percentile in ("p50", "p99"):
             runs = [getattr(getattr(one, metric), percentile) for one in real]
             predicted, middle = getattr(getattr(simulated, metric), percentile), median(runs)
