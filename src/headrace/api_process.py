@@ -6,12 +6,15 @@ streams at once, with an error; the third does not even wait for that.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import hashlib
 import logging
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,22 +25,50 @@ from starlette.applications import Starlette
 from headrace import __version__
 from headrace.collector import settle
 from headrace.core.config import Config
-from headrace.engine.client import ProcessClient
-from headrace.engine_process import EngineProcess
+from headrace.engine.client import EngineHandle, ProcessClient
+from headrace.engine.trial_gate import TrialGate
 from headrace.models.grammar import GrammarCompiler
 from headrace.models.text import TextModel, load_text
 from headrace.server.admin import create_admin_app
 from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
 from headrace.server.connection import Connection
+from headrace.server.counts import Counts
+from headrace.server.metrics import COUNTS_WIDTH
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tools.formats import format_of
 
 _CLOSING_SECONDS = 5
+_COUNTS_NAME = "counts"
+_GATE_NAME = "trial"
 
 
-def run(config: Config, engine: EngineProcess, listener: socket.socket, admin: socket.socket | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of `count` API processes this is, how often it was started before, and the folder that they share (None: it
+    is the only one, and ends the engine when it ends)."""
+
+    index: int = 0
+    count: int = 1
+    before: int = 0
+    shared: Path | None = None
+
+    def seed(self, seed: int) -> int:
+        """From which to draw seeds for requests without one: never what another process draws."""
+        if self.index == self.before == 0:
+            return seed
+        name = f"{seed} {self.index} {self.before}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
+
+
+def run(
+    config: Config,
+    engine: EngineHandle,
+    listener: socket.socket,
+    admin: socket.socket | None,
+    place: Place = Place(),
+) -> int:
     """Serve until a signal, metrics and debug routes on a listener of their own if there is one; returns the exit
     status."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -54,7 +85,7 @@ def run(config: Config, engine: EngineProcess, listener: socket.socket, admin: s
     )
     settle()
     with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
-        return runner.run(_run(config, engine, (listener, admin), text, uvicorn_config))
+        return runner.run(_run(config, engine, (listener, admin), text, uvicorn_config, place))
 
 
 def _set_up_access_log() -> None:
@@ -73,25 +104,32 @@ async def _no_app(scope: object, receive: object, send: object) -> None:
 
 async def _run(
     config: Config,
-    engine: EngineProcess,
+    engine: EngineHandle,
     listeners: tuple[socket.socket, socket.socket | None],
     text: TextModel,
     uvicorn_config: uvicorn.Config,
+    place: Place,
 ) -> int:
     listener, admin = listeners
-    client = ProcessClient(engine)
+    client = ProcessClient(engine, None if place.shared is None else TrialGate(place.shared / _GATE_NAME))
     try:
         ready = await client.start()
         grammars = GrammarCompiler(lambda: text.tokenizer, ready.vocab_size, threads=2)
-        app = create_app(client, text.tokenizer, text.chat_template, server_settings(config, text), grammars)
+        settings = dataclasses.replace(server_settings(config, text), seed=place.seed(config.seed))
+        file = None if place.shared is None else place.shared / _COUNTS_NAME
+        counts = Counts(COUNTS_WIDTH, rows=place.count, row=place.index, file=file)
+        app = create_app(client, text.tokenizer, text.chat_template, settings, grammars, counts)
         uvicorn_config.app = app
         cut_streams = partial(client.stop, "the server was stopped")
         server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)
-        announcing = asyncio.create_task(_announce(server, config, listener))
+        first = place.index == place.before == 0
+        announcing = asyncio.create_task(_announce(server, config, listener)) if first else None
         async with _serving_admin(app.state.service, admin):
             await server.serve(sockets=[listener])
-        await announcing
-        await client.shutdown()
+        if announcing is not None:
+            await announcing
+        if place.shared is None:
+            await client.shutdown()
     finally:
         client.close()
     return 0

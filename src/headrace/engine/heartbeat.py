@@ -18,8 +18,8 @@ SILENT_SECONDS = 3.0
 STALLED_SECONDS = 120.0
 """A single step that takes longer than this is taken for stuck; a process without progress for so long is ended."""
 
-_BEAT, _STEP_BEGAN = 0, 8
-_SIZE = 16
+_BEAT, _STEP_BEGAN, _BROUGHT = 0, 8, 16
+_SIZE = 24
 _TIME = struct.Struct("=d")
 
 
@@ -36,6 +36,7 @@ class Heartbeat:
         self._ended = threading.Event()
         # The file may be an earlier engine's, which ended in the middle of a step.
         self.step_ended()
+        _TIME.pack_into(self._numbers, _BROUGHT, 0.0)
         self._beat()
         self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
         self._thread.start()
@@ -45,6 +46,10 @@ class Heartbeat:
 
     def step_ended(self) -> None:
         _TIME.pack_into(self._numbers, _STEP_BEGAN, 0.0)
+
+    def brought(self) -> None:
+        """Something came of a step."""
+        _TIME.pack_into(self._numbers, _BROUGHT, 1.0)
 
     def close(self) -> None:
         self._ended.set()
@@ -82,8 +87,13 @@ class Pulse:
         """Whether it has been without progress for so long that it is not waited for any more."""
         return max(self._silent_and_stepping(now)) > STALLED_SECONDS
 
+    @property
+    def brought(self) -> bool:
+        """Whether anything came of its steps."""
+        return bool(_TIME.unpack_from(self._numbers, _BROUGHT)[0])
+
     def _silent_and_stepping(self, now: float) -> tuple[float, float]:
         """Seconds since the last beat, and since the current step began (0: there is none)."""
         beat: float = _TIME.unpack_from(self._numbers, _BEAT)[0]
         began: float = _TIME.unpack_from(self._numbers, _STEP_BEGAN)[0]
-        return now - beat, now - began if began else 0.0
+        return now - beat if beat else 0.0, now - began if began else 0.0

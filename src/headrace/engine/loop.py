@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import socket as sockets
 import time
@@ -22,12 +23,12 @@ from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
 from headrace.engine.kv_events import EventPublisher
 from headrace.engine.wire import (
+    FAILURE_NAME,
     HEARTBEAT_NAME,
     SOCKET_NAME,
     Abort,
     Accepted,
     Add,
-    Failed,
     FromEngine,
     Hello,
     Inspect,
@@ -69,7 +70,8 @@ class EngineLoop:
         self._clock = clock
         self._events = events
         self._owners: dict[str, bytes] = {}
-        self._greeted: set[bytes] = set()
+        # The process of each client, 0 where it is not known.
+        self._greeted: dict[bytes, int] = {}
         self._published = clock()
         self._draining = self._stopped = False
         self._wake, self._waker = sockets.socketpair()
@@ -147,7 +149,7 @@ class EngineLoop:
                 continue
             client, body = frames
             if client not in self._greeted:
-                self._greeted.add(client)
+                self._greeted[client] = 0
                 self._send(client, self._engine.stats())
                 self._send(client, self._ready)
             try:
@@ -164,8 +166,8 @@ class EngineLoop:
             case Abort(request_ids):
                 mine = [i for i in request_ids if self._owners.get(i) == client]
                 self._engine.abort(mine, self._clock())
-            case Hello():
-                pass
+            case Hello(pid):
+                self._greeted[client] = pid
             case Inspect(number, request_id, steps):
                 self._send(client, Inspected(number, *self._engine.inspect(request_id, steps, self._clock())))
             case Shutdown():
@@ -203,9 +205,18 @@ class EngineLoop:
         now = self._clock()
         if at_rest or now - self._published >= _PUBLISH_SECONDS:
             self._published = now
+            self._forget_gone()
             stats = self._engine.stats()
             for client in self._greeted:
                 self._send(client, stats)
+
+    def _forget_gone(self) -> None:
+        """Abort what clients asked for whose process has ended without a word."""
+        for client in [client for client, pid in self._greeted.items() if pid and not _lives(pid)]:
+            del self._greeted[client]
+            theirs = [request_id for request_id, owner in self._owners.items() if owner == client]
+            log.warning("an API process is gone; its requests are aborted: %d", len(theirs))
+            self._engine.abort(theirs, self._clock())
 
     def _deliver(self, deltas: list[OutputDelta]) -> None:
         """Send each client its deltas, all of one step in one message."""
@@ -217,6 +228,8 @@ class EngineLoop:
                 client = self._owners.pop(delta.request_id, None)
             if client is not None:
                 by_client.setdefault(client, []).append(delta)
+        if by_client:
+            self._heartbeat.brought()
         for client, theirs in by_client.items():
             self._send(client, Outputs(theirs))
 
@@ -235,12 +248,16 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> zmq.Socket[by
     return socket
 
 
-def report_failure(folder: Path, message: str, *, wait_seconds: float = 30.0) -> None:
-    """Tell the first client that asks why there is no engine; on a busy machine it may still be starting itself."""
-    context = zmq.Context()
-    socket = bind(context, folder)
-    if socket.poll(int(wait_seconds * 1000)):
-        client = socket.recv_multipart()[0]
-        socket.send_multipart((client, encode(Failed(message))))
-    socket.close(linger=1000)
-    context.term()
+def report_failure(folder: Path, message: str) -> None:
+    """Leave for whoever started this process why there is no engine."""
+    unfinished = folder / f"{FAILURE_NAME}.tmp"
+    unfinished.write_text(message, encoding="utf-8")
+    unfinished.rename(folder / FAILURE_NAME)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -92,6 +92,11 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self._live)
 
+    @property
+    def tries(self) -> bool:
+        """Whether suspects are tried one at a time, or wait for it."""
+        return self._alone is not None or any(suspect in self._live for suspect in self._suspects)
+
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._live))
 

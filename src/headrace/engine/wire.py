@@ -15,7 +15,9 @@ from headrace.policy.step_ring import StepRecord
 
 SOCKET_NAME = "engine.sock"
 HEARTBEAT_NAME = "heartbeat"
-"""Files in the folder that engine and API process share (mode 0700)."""
+FAILURE_NAME = "failure"
+"""Files in the folder that engine and API processes share (mode 0700). failure: why an engine could not start, for the
+operator."""
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):
@@ -30,7 +32,10 @@ class Abort(msgspec.Struct, tag=True, frozen=True):
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """A client's first word: it is answered by Stats and Ready, and Stats follow as steps go on."""
+    """A client's first word: it is answered by Stats and Ready, and Stats follow as steps go on. pid: of its process;
+    once that is gone, what it asked for is aborted."""
+
+    pid: int = 0
 
 
 class Inspect(msgspec.Struct, tag=True, frozen=True):
@@ -118,14 +123,8 @@ class Ready(msgspec.Struct, tag=True, frozen=True):
     describe: dict[str, str | int] = {}
 
 
-class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The engine could not start, or gives up; message is for the operator."""
-
-    message: str
-
-
 ToEngine = Add | Abort | Hello | Inspect | Shutdown
-FromEngine = Ready | Accepted | Refused | Outputs | Stats | Inspected | Failed
+FromEngine = Ready | Accepted | Refused | Outputs | Stats | Inspected
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -19,6 +19,7 @@ from headrace.server.api_keys import ApiKeys
 from headrace.server.auth import Auth
 from headrace.server.chat import chat_completions
 from headrace.server.completions import completions
+from headrace.server.counts import Counts
 from headrace.server.errors import HANDLERS
 from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.health import health, version
@@ -59,9 +60,11 @@ def create_app(
     chat_template: ChatTemplate | None,
     settings: ServerSettings,
     grammars: GrammarCompiler | None = None,
+    counts: Counts | None = None,
 ) -> Starlette:
-    """The app; its Service is at app.state.service, whose drain() makes new generations 503."""
-    service = Service(client, tokenizer, chat_template, settings, grammars)
+    """The app; its Service is at app.state.service, whose drain() makes new generations 503. counts: where it counts,
+    if other processes' counts are to show in its metrics too."""
+    service = Service(client, tokenizer, chat_template, settings, grammars, counts)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

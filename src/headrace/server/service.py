@@ -18,6 +18,7 @@ from headrace.engine.client_protocol import EngineClient
 from headrace.engine.completion import Limits, SeedSource
 from headrace.engine.text_stream import Detokenizer
 from headrace.server.body import BodyReader
+from headrace.server.counts import Counts
 from headrace.server.errors import HttpError
 from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.metrics import Metrics
@@ -35,6 +36,7 @@ class Service:
         chat_template: ChatTemplate | None,
         settings: ServerSettings,
         grammars: GrammarCompiler | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.client = client
         self.tokenizer = tokenizer
@@ -43,7 +45,7 @@ class Service:
         self.grammars = grammars
         self.limits = Limits(client.ready.max_model_len, client.ready.vocab_size, settings.eos_ids)
         self.seeds = SeedSource(settings.seed)
-        self.metrics = Metrics(settings.model_name)
+        self.metrics = Metrics(settings.model_name, counts)
         self.bodies = BodyReader(
             max_bytes=settings.max_body_bytes,
             max_values=settings.max_body_values,
