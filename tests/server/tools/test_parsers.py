@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.chat_templates import FAMILIES
 
 from headrace.core.config import TOOL_CALL_PARSERS
-from headrace.server.tools.formats import FORMATS
+from headrace.server.tools.formats import FORMATS, format_of
 from headrace.server.tools.parts import Parts, merged
 
 
@@ -101,7 +102,54 @@ EXAMPLES: list[tuple[str, str, str, list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "content", "expected"), EXAMPLES)
+# As models of these families write, with what they at times get wrong.
+AS_MODELS_WRITE: list[tuple[str, str, str, list[tuple[str, str]]]] = [
+    (
+        "hermes",
+        '<tool_call>\n{"name": "f", "arguments": {"q": "caf\\u00e9 \\ud83d\\ude00", '
+        '"n": {"a": [1, {"b": "</tool_call>"}]}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>',
+        "",
+        [("f", '{"q": "caf\\u00e9 \\ud83d\\ude00", "n": {"a": [1, {"b": "</tool_call>"}]}}'), ("g", "{}")],
+    ),
+    (
+        "hermes",
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n{"name": "g", "arguments": {}}\n</tool_call>\nDone.',
+        "Done.",
+        [("f", '{"a": 1}'), ("g", "{}")],
+    ),
+    ("hermes", '<tool_call>{"name": "f"} {"no": 1} {x</tool_call> So.', "So.", [("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f"}, {"name": "g', "", [("f", "{}")]),
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}}\n</tool_call>', "", [("f", '{"a": 1}')]),
+    ("hermes", '<tool_call>\n\n  {"name": "f", "arguments": {}}  \n\n</tool_call>  ', "", [("f", "{}")]),
+    ("hermes", '<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n', "", [("f", '{"a": 1}')]),
+    ("hermes", "<tool_call>\n{'name': 'f'}\n</tool_call>", "<tool_call>\n{'name': 'f'}\n</tool_call>", []),
+    ("llama3_json", '{"type": "function", "name": "f", "parameters": {"a": "1"}}', "", [("f", '{"a": "1"}')]),
+    ("llama3_json", '{"type": "function", "function": "f", "parameters": {}}', "", [("f", "{}")]),
+    ("llama3_json", '{"function": {"name": "f"}}', '{"function": {"name": "f"}}', []),
+    (
+        "llama3_json",
+        '<|python_tag|>{"name": "f", "parameters": {"q": "x; y"}}; {"name": "g", "parameters": {"s": null}};',
+        "",
+        [("f", '{"q": "x; y"}'), ("g", '{"s": null}')],
+    ),
+    ("llama3_json", '{"name": "f", "parameters": {}}\n{"name": "g", "parameters": {}}', "", [("f", "{}"), ("g", "{}")]),
+    (
+        "mistral",
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "é"}}, {"arguments": {}, "name": "g", "id": "abc123def"}]',
+        "",
+        [("f", '{"a": "é"}'), ("g", "{}")],
+    ),
+    (
+        "mistral",
+        'Let me see. [TOOL_CALLS]f[ARGS]{"a": {"b": "[TOOL_CALLS]"}}[TOOL_CALLS]g[ARGS]{}',
+        "Let me see.",
+        [("f", '{"a": {"b": "[TOOL_CALLS]"}}'), ("g", "{}")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "content", "expected"), [*EXAMPLES, *AS_MODELS_WRITE])
 def test_examples_whole_and_cut_at_every_character(
     name: str, text: str, content: str, expected: list[tuple[str, str]]
 ) -> None:
@@ -210,6 +258,25 @@ def test_arguments_are_streamed_as_they_come() -> None:
 
 def test_flags_and_formats_are_the_same() -> None:
     assert set(FORMATS) == set(TOOL_CALL_PARSERS)
+
+
+LLAMA = "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (FAMILIES["qwen 3"], "hermes"),
+        (FAMILIES["hermes"], "hermes"),
+        (LLAMA + """{{- '{"name": "' + call.name + '", ' }}{{- '"parameters": ' }}""", "llama3_json"),
+        (LLAMA + """{{- "<|python_tag|>" + call.name + ".call(" }}""", "llama3_json"),
+        ("""{{- "[TOOL_CALLS][" }}{{- call.function|tojson }}{{- "]" + eos_token }}""", "mistral"),
+        ("Answer with [func_name1(params_name1=params_value1), func_name2()].", "pythonic"),
+        (FAMILIES["phi 4"], "json"),
+    ],
+)
+def test_templates_tell_the_format(template: str, name: str) -> None:
+    assert format_of(template) == name
 
 
 def test_ids() -> None:

@@ -8,6 +8,8 @@ import json
 
 _SPACE = " \t\r\n"
 _ARGUMENTS = ("arguments", "parameters")
+_NAMES = ("name", "function")
+"""Small Llama models write {"type": "function", "function": NAME, "parameters": {...}} at times."""
 
 
 class ValueScan:
@@ -94,9 +96,9 @@ class CallScan:
             if is_arguments:
                 self._argued = True
                 added += "" if is_open else _whole(value.text)
-            if self._named == "name" and self.name is None:
-                self.name = decoded(value.text)
-                self.failed = not self.name
+            if self._named in _NAMES and self.name is None:
+                self.name = decoded(value.text) or None
+                self.failed = self.name is None and self._named == "name"
         return added, taken
 
     def _between(self, character: str) -> None:

@@ -12,21 +12,24 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 class TaggedParser:
-    """A ToolParser. After a call, text counts only from the closing tag on; a tag that is missing is not missed when
-    the next call opens."""
+    """A ToolParser. After a call, text counts only from the closing tag on, but for another call that stands in the
+    same tags; a tag that is missing is not missed when the next call opens."""
 
     def __init__(self, new_id: NewId) -> None:
         self._calls = CallWriter(new_id)
         self._text = MarkerSearch(OPEN)
-        self._end = MarkerSearch(CLOSE, OPEN)
+        self._end = MarkerSearch(CLOSE, OPEN, "{")
         self._ending = False
+        self._bare = False
 
     def feed(self, text: str) -> Parts:
         parts = Parts()
         while text:
             if self._calls.busy:
                 failed, text = self._calls.feed(text, parts)
-                if failed:
+                if failed and self._bare:
+                    self._ending, text = True, failed[1:] + text
+                elif failed:
                     parts.content += self._text.space + OPEN
                     text = failed + text
                 else:
@@ -35,15 +38,20 @@ class TaggedParser:
                 _, marker, text = self._end.feed(text)
                 self._ending = marker is None
                 self._text.skip_space()
-                if marker == OPEN:
+                self._bare = marker == "{"
+                if marker in (OPEN, "{"):
                     self._calls.begin()
+                    text = "{" + text if self._bare else text
             else:
                 before, marker, text = self._text.feed(text)
                 parts.content += before
                 if marker is not None:
+                    self._bare = False
                     self._calls.begin()
         return parts
 
     def finish(self) -> Parts:
         failed = self._calls.finish()
-        return Parts(self._text.finish() if failed is None else self._text.space + OPEN + failed)
+        if failed is not None and not self._bare:
+            return Parts(self._text.space + OPEN + failed)
+        return Parts(self._text.finish())
