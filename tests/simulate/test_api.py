@@ -30,7 +30,7 @@ def test_it_finds_what_the_command_finds(tmp_path: Path) -> None:
 
 def test_keywords_are_the_flags() -> None:
     keywords = set(inspect.signature(headrace.simulate).parameters)
-    flags = {parameter.name for parameter in command.params} - {"json_file", "html", "plot", "progress"}
+    flags = {parameter.name for parameter in command.params} - {"json_file", "html", "multipliers", "plot", "progress"}
     assert flags <= keywords
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from headrace.commands.report import json_option, show, write_json
-from headrace.simulate.asking import ask_fleet, ask_load, natural_block_size
-from headrace.simulate.result import Slo
+from headrace.simulate.asking import ask_fleet, natural_block_size
+from headrace.simulate.pictures import drawing
+from headrace.simulate.report import render
+from headrace.simulate.result import Result, Slo
 from headrace.simulate.simulator import ROUTERS
 from headrace.simulate.simulator import simulate as run_simulation
+from headrace.simulate.sweep import Load, read_multipliers, sweep
+from headrace.simulate.watch import Watch
+from headrace.workload.demand import Demand
 from headrace.workload.synthetic import KINDS
 
 
@@ -42,6 +49,12 @@ from headrace.workload.synthetic import KINDS
 @click.option("--slo-ttft-ms", type=float, help="A good request's longest time to the first token.")
 @click.option("--slo-tpot-ms", type=float, help="A good request's longest time of each token after it.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the load and of the router's draws.")
+@click.option("--sweep", "multipliers", metavar="1,2,4", help="Also simulate so many times this load, each in turn.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Also write a report with pictures there, one file; needs the `plan` extra.",
+)
 @json_option
 def simulate(
     trace: Path | None,
@@ -55,24 +68,57 @@ def simulate(
     slo_ttft_ms: float | None,
     slo_tpot_ms: float | None,
     seed: int,
+    multipliers: str | None,
+    html: Path | None,
     json_file: Path | None,
     **fleet: Any,
 ) -> None:
     """Latency, goodput and cache hits of a fleet under a load, with the real scheduler, cache and router."""
-    demands = ask_load(
-        trace, workload, rate=rate, users=users, requests=requests, replicas=fleet["replicas"], seed=seed
-    )
+    if html is not None:
+        drawing()  # else it would fail after the work
+    several = read_multipliers(multipliers) if multipliers is not None else []
+    load = Load(trace, workload, rate, users, requests, fleet["replicas"], seed)
+    demands, _, _ = load.times(1.0)
     asked = ask_fleet(**fleet, block_size=block_size or natural_block_size(demands))
-    with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
-        result = run_simulation(
-            demands,
-            asked,
-            router=router,
-            seed=seed,
-            rate_multiplier=rate_multiplier,
-            slo=Slo(slo_ttft_ms, slo_tpot_ms),
-            progress=bar.update,
-        )
-    report = {"block_size": asked.block_size, **result.to_dict()}
-    show({name: value for name, value in report.items() if name != "replicas"}, None)
+    slo = Slo(slo_ttft_ms, slo_tpot_ms)
+
+    def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
+        with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
+            return run_simulation(
+                demands,
+                asked,
+                router=router,
+                seed=seed,
+                rate_multiplier=rate_multiplier * faster,
+                slo=slo,
+                progress=bar.update,
+                watch=watch,
+            )
+
+    watch = None if html is None else Watch()
+    report = {"block_size": asked.block_size, **run(demands, 1.0, watch).to_dict()}
+    if several:
+        report["sweep"] = list(sweep(load, several, run))
+    show({name: value for name, value in report.items() if name not in ("replicas", "sweep")}, None)
+    for point in report.get("sweep", ()):
+        click.echo(_line(point, load.unit))
     write_json(report, json_file)
+    if html is not None and watch is not None:
+        chosen = {
+            **{name: value for name, value in dataclasses.asdict(load).items() if name != "replicas"},
+            **fleet,
+            "router": router,
+            "rate_multiplier": rate_multiplier,
+            "slo_ttft_ms": slo_ttft_ms,
+            "slo_tpot_ms": slo_tpot_ms,
+        }
+        html.write_text(render(chosen, report, watch, load.unit), encoding="utf-8")
+
+
+def _line(point: Mapping[str, Any], unit: str) -> str:
+    ttft, tpot = point["ttft_ms"], point["tpot_ms"]
+    return (
+        f"x{point['multiplier']:g}: {point['offered']:,.4g} {unit} offered, {point['requests_per_s']:,.4g}/s served, "
+        f"{point['goodput']:,.4g}/s good; TTFT {ttft['p50']:,.0f}, p99 {ttft['p99']:,.0f} ms; "
+        f"TPOT {tpot['p50']:,.1f}, p99 {tpot['p99']:,.1f} ms"
+    )

@@ -92,6 +92,11 @@ class RequestLog:
     def __len__(self) -> int:
         return len(self._live) + len(self._ended)
 
+    @property
+    def ended(self) -> list[RequestRecord]:
+        """Those that are remembered, in the order in which they ended."""
+        return [entry.record for entry in self._ended.values()]
+
     def take(self, request: Request, now: float) -> None:
         """A request that was accepted and waits."""
         self._arrivals += 1

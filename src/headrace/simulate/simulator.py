@@ -36,6 +36,7 @@ from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
 from headrace.simulate.result import Result, Slo, summarize
+from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 
 ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
@@ -68,10 +69,11 @@ def simulate(
     rate_multiplier: float = 1.0,
     slo: Slo | None = None,
     progress: Progress = lambda ended: None,
+    watch: Watch | None = None,
 ) -> Result:
     """Serve all demands by a fleet. router: one of ROUTERS. rate_multiplier: arrivals come so many times as fast; times
-    after another request's end stay. progress is told how many requests more have ended or were refused. Raises
-    ConfigError where a setting is out of range or the model does not fit."""
+    after another request's end stay. progress is told how many requests more have ended or were refused; watch
+    is filled with what a report shows. Raises ConfigError where a setting is out of range or the model does not fit."""
     began = time.perf_counter()
     if not demands:
         raise ConfigError("the workload has no requests")
@@ -79,7 +81,7 @@ def simulate(
         raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
     if rate_multiplier != 1:
         demands = [one if one.follows is not None else replace(one, at=one.at / rate_multiplier) for one in demands]
-    run = Simulation(demands, fleet, router, seed, progress)
+    run = Simulation(demands, fleet, router, seed, progress, watch)
     run.run()
     return run.result(slo or Slo(), time.perf_counter() - began)
 
@@ -94,9 +96,13 @@ class Simulation:
         router: str,
         seed: int,
         progress: Progress = lambda ended: None,
+        watch: Watch | None = None,
     ) -> None:
         self._demands = demands
+        self._watch = watch
         self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
+        if watch is not None:
+            self._config = replace(self._config, request_log=len(demands))
         self._latency = LatencyModel(self._pace, learning=False)
         self._replicas: list[Replica | None] = [None] * fleet.replicas
         self._loads = Loads(fleet.replicas)
@@ -135,6 +141,8 @@ class Simulation:
                 self._follow(index, replica)
 
     def result(self, slo: Slo, wall: float) -> Result:
+        if self._watch is not None:
+            self._watch.settle(self._ledger, [one.engine for one in self._replicas if one is not None])
         duration = self._now - self._start
         told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
         in_system = self._spent / duration if duration else 0.0
@@ -187,7 +195,10 @@ class Simulation:
 
     def _follow(self, index: int, replica: Replica) -> None:
         """Let the router know, and wake the replica when it wants to be."""
-        self._loads.report(index, replica.load())
+        load = replica.load()
+        self._loads.report(index, load)
+        if self._watch is not None:
+            self._watch.see(self._now, index, load)
         if replica.wake < NEVER:
             heapq.heappush(self._events, (replica.wake, _WAKE, index))
 
