@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import known_hardware
 from headrace.models.published import published_model
-from headrace.plan.closed_loop import VLLM, Latency, Load, Terms, clients_held, latency, queued_latency
+from headrace.plan.closed_loop import VLLM, Cycle, Latency, Load, Terms, clients_held, latency, queued_latency
 from headrace.policy.roofline import Roofline, Serving
 
 LLAMA = published_model("llama-3-70b")
@@ -56,3 +56,29 @@ def test_a_queue_adds_the_time_in_which_those_before_end(running: int, waiting: 
     throughput = running / (served.ttft + 256 * served.tpot)
     assert queued.tpot == served.tpot
     assert throughput * (queued.ttft + 256 * queued.tpot) == pytest.approx(load.clients)
+
+
+def test_prompts_follow_one_another_through_a_pipeline() -> None:
+    """Four stages take a lone prompt as long as one, and let the next in after about a fourth of it."""
+    one, four = (Terms.of(Roofline(LLAMA, Serving(FOUR.hardware, 4, stages=n)), Load(8, 2048, 256)) for n in (1, 4))
+    assert one.keeps == one.prompt < four.prompt < 1.1 * one.prompt
+    assert 0.25 * four.prompt < four.keeps < 0.3 * four.prompt
+    # Chunks of one prompt follow each other too: the last of three has left two slowest stages after the first.
+    long = Terms.of(Roofline(LLAMA, Serving(FOUR.hardware, 4, stages=4)), Load(8, 3 * 8192, 256))
+    assert long.prompt < 0.6 * Terms.of(PRIOR, Load(8, 3 * 8192, 256)).prompt
+    assert long.keeps < long.prompt
+
+
+def test_a_lone_client_meets_nobody() -> None:
+    terms, load = Terms.of(PRIOR, Load(1, 1024, 128)), Load(1, 1024, 128)
+    said = latency(terms, load, VLLM)
+    decode = VLLM.kernels * terms.decode + VLLM.step + VLLM.request
+    assert said.tpot == pytest.approx(decode)
+    assert said.ttft == pytest.approx(VLLM.prompt * terms.prompt + VLLM.wait * decode)
+
+
+@given(st.integers(1, 256), st.integers(1, 16384), st.integers(2, 8192))
+def test_a_cycle_s_prompts_are_waited_for_once(clients: int, prompt: int, answer: int) -> None:
+    load = Load(clients, prompt, answer)
+    cycle = Cycle.of(Terms.of(PRIOR, load), load, VLLM)
+    assert cycle.met + cycle.left == pytest.approx(max((clients - 1) * cycle.keeps, cycle.met))

@@ -111,3 +111,18 @@ def test_more_work_is_never_predicted_to_take_less_time():
 def test_times_that_mean_nothing_are_refused(seconds):
     with pytest.raises(ValueError, match="seconds must be finite"):
         LatencyModel().observe(StepWork(1, 1), seconds)
+
+
+def test_asking_for_the_error_learns_nothing():
+    asked = []
+
+    def prior(work):
+        asked.append(work)
+        return 1e-3 * work.tokens
+
+    model = LatencyModel(prior)
+    for step in range(40):
+        model.observe(StepWork(1 + step % 3, 1 + step % 3), 2e-3)
+    before = len(asked)
+    assert model.error is not None
+    assert len(asked) == before

@@ -52,7 +52,7 @@ def _to_first_tokens(runs: Sequence[Run], now: Overheads, start: Overheads) -> O
     others = [r.load.clients - 1 for r in runs]
     rows = np.array(
         [
-            [r.terms.prompt, c.decode, n * c.prompt, min(n, 1) * c.prompt]
+            [r.terms.prompt, c.decode, n * c.keeps, min(n, 1) * c.keeps]
             for r, c, n in zip(runs, cycles, others, strict=True)
         ]
     )

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.core.model_spec import ModelSpec
-from headrace.policy.latency import Prior, StepWork
+from headrace.policy.latency import StepWork
 from headrace.policy.memory import cache_bytes
 from headrace.policy.pace import VLLM_HOST
 from headrace.policy.pipeline import cut
-from headrace.policy.roofline import Serving
+from headrace.policy.roofline import Roofline, Serving
 
 CHUNK = 8192
 """Tokens of a step at most, as servers on such hardware have it by default."""
@@ -64,26 +64,29 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seconds on the devices that a load's latencies are made of: a decode step of all clients, and one prompt."""
+    """Seconds on the devices that a load's latencies are made of: a decode step of all clients, one prompt, and for how
+    long that keeps others waiting: in a pipeline they follow when it has left the slowest stage."""
 
     decode: float
     prompt: float
+    keeps: float
 
     @classmethod
-    def of(cls, prior: Prior, load: Load) -> Terms:
+    def of(cls, prior: Roofline, load: Load) -> Terms:
         n = load.clients
         context = int(n * (load.prompt + load.answer / 2))
-        return cls(prior(StepWork(n, n, context, 0.0, n, n)), _prompt_seconds(prior, load.prompt))
+        return cls(prior(StepWork(n, n, context, 0.0, n, n)), *_prompt_seconds(prior, load.prompt))
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
     """From one prompt of a client to its next, while the cache holds all clients. decode: seconds of a step with the
-    host's. prompt: of one prompt alone. met: of others' prompts that are under way when it comes, at random, or come
-    with it. left: of the others' prompts that come while it decodes."""
+    host's. prompt: of one prompt alone. keeps: of another's that is before it. met: of others' prompts that are under
+    way when it comes, at random, or come with it. left: of the others' prompts that come while it decodes."""
 
     decode: float
     prompt: float
+    keeps: float
     met: float
     left: float
 
@@ -91,22 +94,22 @@ class Cycle:
     def of(cls, terms: Terms, load: Load, numbers: Overheads) -> Cycle:
         others = load.clients - 1
         decode = numbers.kernels * terms.decode + numbers.step + numbers.request * load.clients
-        prompt = numbers.prompt * terms.prompt
+        prompt, keeps = numbers.prompt * terms.prompt, numbers.prompt * terms.keeps
         # Each of the others is at its prompt for this share of its time, and then half of it is left on average.
         at_prompt = prompt / (load.answer * decode + prompt)
-        met = others * at_prompt * prompt / 2 + numbers.together * min(others, 1) * prompt
-        return cls(decode, prompt, met, max(others * prompt - met, 0.0))
+        met = others * at_prompt * keeps / 2 + numbers.together * min(others, 1) * keeps
+        return cls(decode, prompt, keeps, met, max(others * keeps - met, 0.0))
 
 
 def latency(terms: Terms, load: Load, numbers: Overheads) -> Latency:
     """While the cache holds all clients."""
     cycle = Cycle.of(terms, load, numbers)
-    burst = numbers.burst * (load.clients - 1) * cycle.prompt
+    burst = numbers.burst * (load.clients - 1) * cycle.keeps
     ttft = cycle.prompt + cycle.met + numbers.wait * cycle.decode + burst
     return Latency(ttft, cycle.decode + cycle.left / max(load.answer - 1, 1))
 
 
-def queued_latency(prior: Prior, load: Load, running: int, numbers: Overheads) -> Latency:
+def queued_latency(prior: Roofline, load: Load, running: int, numbers: Overheads) -> Latency:
     """Where the cache holds only so many of the clients, the others wait for their turn."""
     running = min(running, load.clients)
     inside = Load(running, load.prompt, load.answer)
@@ -127,10 +130,17 @@ def clients_held(spec: ModelSpec, serving: Serving, load: Load) -> tuple[int, in
     return min(held)
 
 
-def _prompt_seconds(prior: Prior, tokens: int) -> float:
-    total, done = 0.0, 0
+def _prompt_seconds(prior: Roofline, tokens: int) -> tuple[float, float]:
+    """Of a prompt's way through all stages, one chunk behind the other, and in the slowest stage alone."""
+    free: list[float] = []  # when each stage has done the chunks so far
+    slowest, done = 0.0, 0
     while done < tokens:
         chunk = min(CHUNK, tokens - done)
-        total += prior(StepWork(chunk, 1, 0, chunk * (done + chunk / 2), 1, 1))
+        stages = prior.stages(StepWork(chunk, 1, 0, chunk * (done + chunk / 2), 1, 1))
+        free, before, now = [], free or [0.0] * len(stages), 0.0
+        for stage, earlier in zip(stages, before, strict=True):
+            now = max(now, earlier) + stage.seconds
+            free.append(now)
+        slowest += max(stage.seconds for stage in stages)
         done += chunk
-    return total
+    return free[-1], slowest

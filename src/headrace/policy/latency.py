@@ -145,9 +145,8 @@ class LatencyModel:
 
     @property
     def error(self) -> float | None:
-        """Median of |predicted - taken| / taken over the last steps, each predicted before it was learnt from. None
-        before the first step."""
-        self._learn()
+        """Median of |predicted - taken| / taken over the last steps that were learnt from, each predicted before. None
+        before the first step. Asking does not make it learn: whoever reads figures must not hold up a step."""
         return float(np.median(self._errors)) if self._errors else None
 
     def predict(self, work: StepWork) -> float:
