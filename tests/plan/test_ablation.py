@@ -72,7 +72,7 @@ def test_what_saves_is_kept_and_what_costs_is_not(report: dict[str, Any]) -> Non
     # Nothing of a drawn load comes back later, so there is nothing to offload.
     assert not steps["KV offload"]["kept"] and steps["KV offload"]["saved_share"] == 0
     for step in steps.values():
-        assert step["kept"] or step["saved_share"] < 0.005
+        assert step["kept"] or step["saved_share"] < 0.01 or not step["keeps_slo"]
     first = [one["optimization"] for one in report["what_to_do_first"]]
     worth = [max(one["saves_usd_per_hour"], 0) / one["effort"] for one in report["what_to_do_first"]]
     assert worth == sorted(worth, reverse=True) and set(first) <= {n for n, s in steps.items() if s["kept"]}

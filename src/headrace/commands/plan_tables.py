@@ -16,7 +16,11 @@ from headrace.plan.optimization import EFFORT
 from headrace.plan.trial import Trial
 
 _WIDTH = 110
-_KEPT_FOR = {"saving": "nothing left to save", "waits": "shorter waits", "others": "prefix caching needs it"}
+_KEPT_FOR = {
+    "saving": "nothing left to save",
+    "waits": "shorter waits",
+    "others": "nothing itself, caching of prefixes needs it",
+}
 
 
 def show_catalogue(report: Report) -> None:

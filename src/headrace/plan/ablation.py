@@ -20,7 +20,8 @@ Progress = Callable[[str], None]
 FIRST = 4
 """Optimizations whose saving together is told apart: the source of plan/million_qps.py says 80 %."""
 
-_SAVES = 0.005  # share of the cost from which on an optimization saves anything
+_SAVES = 0.01  # share of the cost from which on an optimization saves anything
+_DRAWN = 0.03  # share of the cost that may be the draw of lengths and the size of a replica
 _SHORTER = 0.9  # of a wait, at most, where one is kept for that
 
 
@@ -72,7 +73,7 @@ class Ablation:
     def first_to_do(self) -> list[Step]:
         """What is worth doing, the most saved for each grade of effort first; what saves nothing itself comes
         last, and what costs something beside those kept after it is not there."""
-        kept = [step for step in self.steps if step.kept and (step.alone or 0.0) >= -_SAVES * self.whole.cost]
+        kept = [step for step in self.steps if step.kept and (step.alone or 0.0) >= -_DRAWN * self.whole.cost]
         return sorted(kept, key=lambda step: -max(step.alone or 0.0, 0.0) / step.optimization.effort)
 
     @property
@@ -166,7 +167,10 @@ def _tried(trials: Trials, recipe: Recipe) -> tuple[Trial | None, ConfigError | 
 
 
 def _worth(optimization: Optimization, before: Trial, after: Trial) -> bool:
-    """Whether it saves; or costs nothing, and is what others need or makes waits shorter."""
+    """Whether it saves; or costs nothing, and is what others need or makes waits shorter. Not if first tokens no longer
+    come in time."""
+    if before.in_time and not after.in_time:
+        return False
     if after.cost <= before.cost * (1 - _SAVES):
         return True
     if optimization.kept_for == "saving" or after.cost > before.cost * (1 + _SAVES):
