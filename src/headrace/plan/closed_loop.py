@@ -36,9 +36,9 @@ class Overheads:
     step: float = VLLM_HOST.step
     request: float = VLLM_HOST.request
     prompt: float = 1.0
-    wait: float = 3.3
-    burst: float = 0.057
-    together: float = 0.6
+    wait: float = 3.5
+    burst: float = 0.063
+    together: float = 0.4
 
 
 VLLM = Overheads()
