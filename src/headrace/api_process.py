@@ -27,7 +27,7 @@ from headrace.collector import settle
 from headrace.core.config import Config
 from headrace.engine.client import EngineHandle, ProcessClient
 from headrace.engine.trial_gate import TrialGate
-from headrace.models.grammar import GrammarCompiler
+from headrace.models.grammar import WARM_AFTER_S, GrammarCompiler
 from headrace.models.text import TextModel, load_text
 from headrace.server.admin import create_admin_app
 from headrace.server.api_keys import Caller, read_keys, split_keys
@@ -120,6 +120,7 @@ async def _run(
         counts = Counts(COUNTS_WIDTH, rows=place.count, row=place.index, file=file)
         app = create_app(client, text.tokenizer, text.chat_template, settings, grammars, counts)
         uvicorn_config.app = app
+        asyncio.get_running_loop().call_later(WARM_AFTER_S, _warm_when_idle, grammars, app.state.service)
         cut_streams = partial(client.stop, "the server was stopped")
         server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)
         first = place.index == place.before == 0
@@ -133,6 +134,14 @@ async def _run(
     finally:
         client.close()
     return 0
+
+
+def _warm_when_idle(grammars: GrammarCompiler, service: Service) -> None:
+    """Get ready for forms of outputs while nobody waits for anything."""
+    if service.live:
+        asyncio.get_running_loop().call_later(WARM_AFTER_S, _warm_when_idle, grammars, service)
+    else:
+        grammars.warm()
 
 
 def server_settings(config: Config, text: TextModel) -> ServerSettings:

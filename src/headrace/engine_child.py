@@ -20,10 +20,7 @@ from headrace.engine.kv_events import EventPublisher
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine_process import SETTINGS_AT_FAULT, Start, installed_package
 from headrace.launch import BuiltEngine, build_engine
-
-_IDLE_S = 2.0
-_SMALL_VOCABULARY = 65_536
-"""Opening a larger one takes seconds and hundreds of MB: only those who ask for a form pay for it."""
+from headrace.models.grammar import WARM_AFTER_S
 
 
 def _show_loading(done: int, total: int) -> None:
@@ -35,11 +32,9 @@ def _show_loading(done: int, total: int) -> None:
 
 def _warm_when_idle(built: BuiltEngine) -> None:
     """Get ready for forms of outputs while nobody waits for anything."""
-    if built.spec.vocab_size > _SMALL_VOCABULARY:
-        return
-    time.sleep(_IDLE_S)
+    time.sleep(WARM_AFTER_S)
     while built.engine.has_work:
-        time.sleep(_IDLE_S)
+        time.sleep(WARM_AFTER_S)
     built.grammars.warm()
 
 

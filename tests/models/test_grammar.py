@@ -176,6 +176,16 @@ def test_the_vocabulary_is_opened_once_by_whoever_comes_first() -> None:
     assert len(opened) == 1
 
 
+def test_a_large_vocabulary_is_opened_by_the_first_form_only() -> None:
+    opened: list[int] = []
+    compiler = GrammarCompiler(lambda: opened.append(1) or Letters(SIZE), 70_000)
+    compiler.warm()
+    compiler._submit(int).result()
+    assert opened == []
+    matcher(compiler, regex="a")
+    assert opened == [1]
+
+
 def test_forms_are_compiled_once(compiler: Any) -> None:
     form = StructuredOutputsParams(regex="once")
     assert compiler.compile(form) is compiler.compile(StructuredOutputsParams(regex="once"))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 from starlette.applications import Starlette
 from tests.server.fake_engine import VOCAB, ByteTokenizer, FakeEngine, say
@@ -278,3 +279,27 @@ async def test_anthropics_form_is_the_chats(claude: Any, engine: FakeEngine) -> 
     assert json.loads(message.content[0].text) == {"city": "Oslo"}
     form = engine.added[0].params.structured_outputs
     assert form is not None and json.loads(str(form.json)) == SCHEMA
+
+
+class City(pydantic.BaseModel):
+    city: str
+
+
+async def test_the_packages_own_helpers_work(gpt: openai.AsyncOpenAI, claude: Any, engine: FakeEngine) -> None:
+    """Forms parsed into models by both, and a tool that Anthropic's runner calls by itself, thread or no thread."""
+    engine.reply = say('{"city": "Oslo"}')
+    response = await gpt.responses.parse(model=MODEL, input="hi", text_format=City)
+    assert response.output_parsed == City(city="Oslo")
+    given: Any = {"model": MODEL, "max_tokens": 190, "messages": ASKED}
+    assert (await claude.messages.parse(output_format=City, **given)).parsed_output == City(city="Oslo")
+    assert all(request.params.structured_outputs is not None for request in engine.added)
+    engine.reply = say(CALL)
+
+    @anthropic.beta_async_tool
+    async def get_weather(city: str) -> str:
+        """The weather of a city."""
+        engine.reply = say(f"Sunny in {city}.")
+        return "sun"
+
+    message = await claude.beta.messages.tool_runner(tools=[get_weather], **given).until_done()
+    assert message.content[0].text == "Sunny in Oslo."

@@ -24,6 +24,10 @@ from headrace.core.structured import CallsForm, StructuredOutputsParams
 
 _STACK_BYTES = 512 * 2**20
 """Address space, of which only what is used costs memory. Chains of references recurse once a link."""
+WARM_AFTER_S = 2.0
+"""Of having nothing to do, so that no first request finds a processor busy with what it may not need."""
+_SMALL_VOCABULARY = 65_536
+"""Opening a larger one takes seconds and hundreds of MB."""
 _CACHED = 64
 """Matchers that are kept though nobody holds them: those asked for last."""
 _MOST_ITEMS = 5_000
@@ -63,8 +67,9 @@ class GrammarCompiler:
         self._latest: OrderedDict[StructuredOutputsParams, Future[Any]] = OrderedDict()
 
     def warm(self) -> None:
-        """Open the vocabulary now, so that the first form does not wait for it."""
-        self._submit(self._open)
+        """Open the vocabulary now, so that the first form does not wait for it; a large one only for those who ask."""
+        if self._vocab_size <= _SMALL_VOCABULARY:
+            self._submit(self._open)
 
     def _submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """On a thread with a deep stack."""

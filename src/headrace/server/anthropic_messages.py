@@ -60,7 +60,14 @@ async def count_tokens(request: Request) -> Response:
 
 
 def _as_chat(service: Service, fields: dict[str, Any]) -> tuple[dict[str, Any], MessagesBody]:
-    body = parse(fields, MessagesBody)
+    if fields.get("thread") is not None:
+        # By this code Anthropic's libraries know that they have to send the whole conversation each time.
+        raise RequestError(
+            "thread is not supported: nothing is kept between requests, send the whole conversation",
+            param="thread",
+            code="thread_unsupported_request",
+        )
+    body = parse({name: value for name, value in fields.items() if name != "thread"}, MessagesBody)
     if body.max_tokens is None or body.max_tokens < 1:
         raise RequestError("max_tokens is required, and must be at least 1", param="max_tokens")
     _check_thinking(body.thinking, reasons=service.settings.reasoning_parser is not None)

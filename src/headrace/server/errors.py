@@ -47,8 +47,11 @@ class ErrorBody(msgspec.Struct):
 
 
 class AnthropicErrorObject(msgspec.Struct):
+    """details: error_code and param, what the client's library goes by where there is something to go by."""
+
     type: str
     message: str
+    details: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnthropicErrorBody(msgspec.Struct):
@@ -126,7 +129,8 @@ def anthropic_error(error: Exception) -> AnthropicErrorBody:
     """The error as Anthropic's clients read it."""
     status, shown, _ = describe(error)
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return AnthropicErrorBody(AnthropicErrorObject(kind, shown.message))
+    details = msgspec.UNSET if shown.code is None else {"error_code": shown.code, "param": shown.param}
+    return AnthropicErrorBody(AnthropicErrorObject(kind, shown.message, details))
 
 
 def error_event(error: Exception) -> bytes:
