@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import uvicorn
+from stream_reader import stream
 
 from headrace.collector import settle
 from headrace.core.config import Config
@@ -89,28 +90,12 @@ async def run_api(model: str, slots: int) -> None:
         engine.kill()
 
 
-async def stream(port: int, path: str, body: dict[str, object]) -> int:
-    """Read one stream to its end; returns the tokens that its usage counts."""
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head.encode() + data)
-    last = b""
-    while chunk := await reader.read(65536):
-        last = (last + chunk)[-4096:]
-    writer.close()
-    usage = last[last.rindex(b'"completion_tokens":') + len(b'"completion_tokens":') :]
-    return int(usage.split(b",")[0].split(b"}")[0])
-
-
 async def run_streams(port: int, path: str, streams: int, length: int) -> int:
     more = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"prompt": "hi"}
     body = {
         **more,
         "max_tokens": length,
         "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     return sum(await asyncio.gather(*(stream(port, path, body) for _ in range(streams))))
 

@@ -22,6 +22,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from stream_reader import stream
+
 _IN_PROCESS = [sys.executable, "-m", "headrace", "bench", "throughput"]
 
 
@@ -46,35 +48,11 @@ def start_server(model: list[str], port: int) -> subprocess.Popen[bytes]:
     raise SystemExit("the server was not ready in time")
 
 
-async def stream(port: int, prompt: list[int], output_len: int) -> int:
-    """One streamed completion; returns the tokens that its usage counts."""
-    body = {
-        "prompt": prompt,
-        "max_tokens": output_len,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    data = json.dumps(body).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head.encode() + data)
-    last = b""
-    while chunk := await reader.read(65536):
-        last = (last + chunk)[-4096:]
-    writer.close()
-    usage = last[last.rindex(b'"completion_tokens":') + len(b'"completion_tokens":') :]
-    return int(usage.split(b",")[0].split(b"}")[0])
-
-
 async def run_streams(port: int, prompts: list[list[int]], output_len: int) -> float:
     """Output tokens a second, from the first connection to the last byte."""
     begun = time.perf_counter()
-    tokens = await asyncio.gather(*(stream(port, prompt, output_len) for prompt in prompts))
+    asked = {"max_tokens": output_len, "temperature": 0, "ignore_eos": True}
+    tokens = await asyncio.gather(*(stream(port, "/v1/completions", asked | {"prompt": each}) for each in prompts))
     return sum(tokens) / (time.perf_counter() - begun)
 
 

@@ -84,7 +84,12 @@ def test_files_are_listed_by_use_and_unfinished_ones_removed(disks, tmp_path):
     disk = disks(host())
     done(disk, DiskWrite(1, NAME, 0, 0), DiskWrite(2, OTHER, 0, 1))
     folder = tmp_path / "blocks"
-    (folder / f"{NAME.hex()}-1.tmp").write_bytes(b"half")
+    for suffix in (".tmp", ".0123abcd.tmp"):
+        abandoned = folder / f"{NAME.hex()}-1{suffix}"
+        abandoned.write_bytes(b"half")
+        os.utime(abandoned, (1000, 1000))
+    another_engines = folder / f"{NAME.hex()}-2.0123abcd.tmp"
+    another_engines.write_bytes(b"half")
     (folder / "notes.txt").write_text("kept")
     for age, name in ((5, OTHER), (9, NAME)):
         path = folder / f"{name.hex()}-0.kv"
@@ -93,7 +98,8 @@ def test_files_are_listed_by_use_and_unfinished_ones_removed(disks, tmp_path):
     assert [one.name for one in disks(host()).stored()] == [NAME, OTHER]
     assert done(disk, DiskRead(3, NAME, 0, 0)) == {3: True}
     assert [one.name for one in disks(host()).stored()] == [OTHER, NAME]
-    assert sorted(path.suffix for path in folder.iterdir()) == [".kv", ".kv", ".txt"]
+    another_engines.rename(folder / f"{NAME.hex()}-2.kv")
+    assert sorted(path.suffix for path in folder.iterdir()) == [".kv", ".kv", ".kv", ".txt"]
 
 
 def test_what_is_no_plain_file_is_passed_over(disks, tmp_path):

@@ -10,8 +10,10 @@ import logging
 import os
 import queue
 import re
+import secrets
 import stat
 import struct
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +32,10 @@ _HEAD = struct.Struct("<8s16sIQI")
 HEAD_BYTES = _HEAD.size
 _MAGIC = b"HRKV0001"
 _FILE = re.compile(r"([0-9a-f]{32})-(\d{1,3})\.kv")
+_UNFINISHED = re.compile(r"[0-9a-f]{32}-\d{1,3}(\.[0-9a-f]{8})?\.tmp")
+_ABANDONED_SECONDS = 60.0
+"""Writing a block takes milliseconds: a file that is unfinished for so long is nobody's, and others may be another
+engine's, here or on another machine."""
 
 
 class DiskBlocks:
@@ -45,6 +51,8 @@ class DiskBlocks:
             ) from error
         self._folder = folder
         self._host = host
+        # Other engines may write the same block in the same folder.
+        self._unfinished = f".{secrets.token_hex(4)}.tmp"
         self._results: queue.SimpleQueue[DiskResult] = queue.SimpleQueue()
         self._thread = ThreadPoolExecutor(1, "headrace-disk")
         self._complained = False
@@ -87,7 +95,7 @@ class DiskBlocks:
 
     def _write(self, path: Path, one: DiskWrite) -> bool:
         data = self._host[one.group][one.block]
-        unfinished = path.with_suffix(".tmp")
+        unfinished = path.with_suffix(self._unfinished)
         with unfinished.open("wb") as file:
             file.write(_HEAD.pack(_MAGIC, one.name, one.group, data.nbytes, zlib.crc32(data)))
             file.write(data)
@@ -112,7 +120,7 @@ class DiskBlocks:
 
 
 def _scan(folder: Path) -> list[StoredBlock]:
-    """What the folder holds, least recently used first; files that were not finished are removed. Only plain files
+    """What the folder holds, least recently used first; files that were left unfinished are removed. Only plain files
     count, and one that another engine removes meanwhile does not."""
     found = []
     for entry in os.scandir(folder):
@@ -123,6 +131,8 @@ def _scan(folder: Path) -> list[StoredBlock]:
                 if stat.S_ISREG(status.st_mode):
                     block = StoredBlock(bytes.fromhex(named[1]), int(named[2]), status.st_size)
                     found.append((status.st_mtime_ns, block))
-        elif re.fullmatch(r"[0-9a-f]{32}-\d{1,3}\.tmp", entry.name):
-            Path(entry.path).unlink(missing_ok=True)
+        elif _UNFINISHED.fullmatch(entry.name):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
+                    Path(entry.path).unlink(missing_ok=True)
     return [one for _, one in sorted(found, key=lambda pair: pair[0])]
