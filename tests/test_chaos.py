@@ -9,6 +9,7 @@ import json
 import random
 import socket
 import struct
+import time
 
 import httpx
 import psutil
@@ -17,7 +18,6 @@ from tests.test_serving import engine_of, health, serving, wait_for
 GOOD = 24
 RESETS = 200
 KILLS_AFTER = (6, 14)
-"""Good answers that have come when the engine is killed."""
 
 RUBBISH = (
     b"",
@@ -98,18 +98,25 @@ def stall(url: str) -> socket.socket:
     return line
 
 
-async def chaos(url: str, process, calm: list[list[object]]) -> None:
+async def chaos(
+    url: str, process, calm: list[list[object]], *, hostile: bool = True, kills: tuple[int, ...] = KILLS_AFTER
+) -> list[float]:
+    """Good requests, four at a time, each held against its answer in calm; their seconds. hostile: among bad
+    neighbours. kills: good answers that have come when the engine is killed."""
     draw = random.Random(0)
     done = 0
+    took: list[float] = []
     over = asyncio.Event()
 
     async def good(client: httpx.AsyncClient, index: int) -> None:
         nonlocal done
+        begun = time.monotonic()
         assert await answer(client, index) == calm[index], asked(index)
+        took.append(time.monotonic() - begun)
         done += 1
 
     async def kill() -> None:
-        for after in KILLS_AFTER:
+        for after in kills:
             while done < after:
                 await asyncio.sleep(0.02)
             engine_of(process).kill()
@@ -126,25 +133,27 @@ async def chaos(url: str, process, calm: list[list[object]]) -> None:
             reset(url, draw)
             await asyncio.sleep(0.01)
 
-    stalled = [stall(url) for _ in range(3)]
+    stalled = [stall(url) for _ in range(3 if hostile else 0)]
     async with httpx.AsyncClient(base_url=url, limits=httpx.Limits(max_connections=None)) as client:
-        others = [asyncio.create_task(one) for one in (bad(client), bad(client), resets(), kill())]
+        bads = (bad(client), bad(client), resets()) if hostile else ()
+        others = [asyncio.create_task(one) for one in (*bads, kill())]
         slots = asyncio.Semaphore(4)
 
         async def one_of_four(index: int) -> None:
             async with slots:
                 await good(client, index)
 
-        await asyncio.gather(*map(one_of_four, range(GOOD)))
+        await asyncio.gather(*map(one_of_four, range(len(calm))))
         over.set()
         await asyncio.gather(*others)
     for line in stalled:
         line.close()
+    return took
 
 
-async def quiet(url: str) -> list[list[object]]:
+async def quiet(url: str, count: int = GOOD) -> list[list[object]]:
     async with httpx.AsyncClient(base_url=url) as client:
-        return [await answer(client, index) for index in range(GOOD)]
+        return [await answer(client, index) for index in range(count)]
 
 
 def in_use(url: str) -> float:
