@@ -33,6 +33,7 @@ from headrace.policy.row_cost import RowCost
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import DraftCounters, Drafter, Speculation
+from headrace.policy.steady import Repeats
 from headrace.policy.step_ring import StepRecord
 from headrace.policy.tiers import Tiers
 from headrace.policy.waiting_time import WaitingTime
@@ -114,6 +115,8 @@ class Engine:
             waiting_time=WaitingTime(self.latency, slots=has.num_slots, budget=config.max_num_batched_tokens),
         )
         self.journal = Journal(requests=config.request_log, steps=config.step_ring)
+        # Whether anyone wants to know what single steps computed.
+        self._watches = self.latency.learning or self._speculation is not None or self.journal.ring is not None
         self._budget = config.max_num_batched_tokens
         self._refused: Counter[str] = Counter()
         self._ready: list[OutputDelta] = []
@@ -167,7 +170,7 @@ class Engine:
                 self.journal.hold(self._scheduler, now)
             return False
         preempted = self._scheduler.counters.preemptions - preempted
-        work = StepWork.of(batch) if batch.steps == 1 else None
+        work = StepWork.of(batch) if batch.steps == 1 and self._watches else None
         record = self.journal.begin(batch, work, self._scheduler, now, budget=self._budget, preempted=preempted)
         self._begun.append((work, now, record))
         self._executor.submit(batch)
@@ -260,10 +263,9 @@ class Engine:
             sent += scheduler.update(output)
         return sent
 
-    @property
-    def repeats(self) -> int:
-        """How many steps like the last one follow before a request takes its last token, if nothing comes between."""
-        return 1 if self._depth > 1 or self._admission.has_deadlines else self._scheduler.repeats
+    def repeats(self) -> Repeats | None:
+        """The steps that come next and may be taken as one, if nothing comes between. None if there are none."""
+        return None if self._depth > 1 or self._admission.has_deadlines else self._scheduler.repeats()
 
     def load(self) -> Load:
         """What there is to do, as a router sees it."""
@@ -273,7 +275,7 @@ class Engine:
             tokens=backlog.tokens + self._scheduler.tokens_behind,
             running=slots.num_taken,
             blocks_used=self._blocks.blocks_held,
-            blocks_total=sum(self._executor.capacity.num_blocks),
+            blocks_total=self._blocks.blocks_total,
         )
 
     @property

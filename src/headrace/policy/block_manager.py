@@ -56,6 +56,7 @@ class BlockManager:
         recording: bool = False,
     ) -> None:
         self.block_size = block_size
+        self.blocks_total = sum(num_blocks)
         self.windows = windows
         self.pools = [BlockPool(n, int(n * PINNED_SHARE)) for n in num_blocks]
         self.tiers = tiers

@@ -129,7 +129,7 @@ class LatencyModel:
 
     def __init__(self, prior: Prior | None = None, *, learning: bool = True) -> None:
         self._prior: Prior = prior or LinearPrior()
-        self._learning = learning
+        self.learning = learning
         self._coefficients: Matrix = np.array([1.0, *[0.0] * (_FEATURES - 1)])
         # Normal equations of each kind of step: without longer entries, with them.
         self._gram: list[Matrix] = [np.zeros((_FEATURES, _FEATURES)) for _ in range(2)]
@@ -151,7 +151,7 @@ class LatencyModel:
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step of this work will take, above 0."""
-        if not self._learning:
+        if not self.learning:
             return max(self._prior(work), _SHORTEST)
         if len(self._noted) >= _LEARN_EVERY:
             self._learn()
@@ -161,7 +161,7 @@ class LatencyModel:
         """Learn that a step of this work took so long. Raises ValueError unless seconds is finite and not negative."""
         if not 0 <= seconds < _FOREVER:
             raise ValueError(f"seconds must be finite and at least 0, got {seconds}")
-        if not self._learning:
+        if not self.learning:
             return
         self._noted.append((work, seconds))
         self._observed += 1

@@ -8,7 +8,7 @@ as tokens without blocks, so that a miss can be explained.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
@@ -345,17 +345,24 @@ class RadixCache:
 
     def _supersede(self, node: Node, head: bytes, done: Inserted) -> None:
         """Parts of a block whose tokens head begins with are no longer needed."""
-        if not node.children:
-            return
-        for size in range(4, len(head), 4):
-            part = node.children.get(head[:size])
-            if part is not None and len(part.key) == size:
-                for group in range(self._groups):
-                    blocks = part.blocks[group]
-                    blocks = blocks[blocks != ABSENT]
-                    self._owners[group][blocks] = None
-                    done.dropped.append((group, blocks))
-                self._remove(part)
+        # Whatever head begins with stands before it, and so does all that lies between begin with that: the nearest key
+        # before head has as much in common with it as there is to find.
+        at = bisect_left(node.order, head)
+        while at and head:
+            before = node.order[at - 1]
+            head = head[: common(before, head)]
+            if before == head:
+                assert node.children is not None
+                self._drop(node.children[before], done)
+            at = bisect_right(node.order, head)
+
+    def _drop(self, part: Node, done: Inserted) -> None:
+        for group in range(self._groups):
+            blocks = part.blocks[group]
+            blocks = blocks[blocks != ABSENT]
+            self._owners[group][blocks] = None
+            done.dropped.append((group, blocks))
+        self._remove(part)
 
     def _own(self, node: Node, blocks: IntArray, first: int) -> list[tuple[int, IntArray]]:
         """Take note whose these blocks are; returns (group, blocks that are there)."""

@@ -54,7 +54,8 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """token: seconds for each token of a prompt. step: of a decode step of one request, request: more for each one."""
+    """What a router must know of a replica's latency model. token: seconds for each token of a prompt. step: of a decode
+    step of one request, request: more for each one."""
 
     token: float
     step: float
@@ -71,3 +72,7 @@ class Speed:
         """Seconds until each replica would send the first token of a prompt of so many tokens, of which it has
         `cached` in its prefix cache: what is ahead of it, its own part, and a step beside those that run."""
         return self.token * (loads.tokens + tokens - cached) + self.step + self.request * loads.requests
+
+    def crowding_s(self, loads: Loads, answer: int) -> Numbers:
+        """Seconds that an answer of so many tokens takes longer on each replica, beside the requests that it has."""
+        return answer * self.request * loads.requests

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from headrace.policy.replica import Loads, Numbers, Speed
 
+TYPICAL_ANSWER = 256
+"""Tokens of an answer, where nobody knows how long it will be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -67,17 +70,29 @@ class TwoChoices:
 
 class LongestPrefix:
     """The one that is predicted to send the first token soonest: cached tokens need not be computed, but the most of
-    them are no use at the end of a long queue. assumed: if nobody tells what replicas have cached, what to assume."""
+    them are no use at the end of a long queue. What an answer of `answer` tokens takes longer beside those that run
+    there counts too, or else all that begin alike would crowd where the first of them went. assumed: if nobody tells
+    what replicas have cached, what to assume."""
 
-    def __init__(self, index: PrefixIndex, speed: Speed, block_size: int, assumed: Assumed | None = None) -> None:
+    def __init__(
+        self,
+        index: PrefixIndex,
+        speed: Speed,
+        block_size: int,
+        assumed: Assumed | None = None,
+        *,
+        answer: int = TYPICAL_ANSWER,
+    ) -> None:
         self._index = index
         self._speed = speed
         self._block_size = block_size
         self._assumed = assumed
+        self._answer = answer
 
     def route(self, ask: Ask, loads: Loads) -> int:
         cached = np.minimum(self._index.depths(ask.names) * self._block_size, ask.tokens - 1)
-        chosen = int(self._speed.first_token_s(loads, ask.tokens, cached).argmin())
+        seconds = self._speed.first_token_s(loads, ask.tokens, cached) + self._speed.crowding_s(loads, self._answer)
+        chosen = int(seconds.argmin())
         if self._assumed is not None:
             self._assumed.sent(chosen, ask.names)
         return chosen

@@ -30,7 +30,7 @@ from headrace.policy.roster import Roster
 from headrace.policy.scoring import LogitRows
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import Drafts, Speculation
-from headrace.policy.steady import Steady
+from headrace.policy.steady import Repeats, Steady
 from headrace.policy.step import Step
 
 
@@ -95,14 +95,14 @@ class Scheduler:
         behind, state = self._roster.behind, self.slots
         return sum(int(state.start[slot]) - int(state.computed[slot]) for slot in behind)
 
-    @property
-    def repeats(self) -> int:
-        """How many steps like the last one are to come, as far as can be told now, before a request takes its last
-        token or somebody who waits is looked at: what advance() may take as one. 1 if that is not known."""
-        steady = self._steady
-        if steady is None or not steady.plain or self.steps or self._timed or self.slots.order is not steady.slots:
-            return 1
-        return max(1, min(steady.left - 1, self._intake.hopeless_for(self._num_steps)))
+    def repeats(self) -> Repeats | None:
+        """The steps that are to come which advance() may take as one, as far as can be told now: before a request takes
+        its last token, and before somebody who waits is looked at. None if there are none."""
+        steady = self._settled()
+        if steady is None:
+            return None
+        steps = min(steady.left - 1, self._intake.hopeless_for(self._num_steps))
+        return Repeats(steps, steady.work) if steps > 0 else None
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._roster
@@ -174,12 +174,25 @@ class Scheduler:
         or takes a last token. What is then computed, held and freed is the same as after as many calls of schedule()
         and update(). The device must know that they bring no stop."""
         self.queue.age(now)
-        steady = self._steady
-        if most > 1 and steady is not None and steady.plain and not self.steps and not self._timed:
+        steady = self._settled() if most > 1 else None
+        if steady is not None:
             batch = self._repeat(steady, min(most, steady.left - 1))
             if batch is not None:
                 return batch
         return self.schedule(now)
+
+    def _settled(self) -> Steady | None:
+        """What all steps from here on have in common, if nothing is under way and all that run decode."""
+        if self.steps or self._roster.behind or self._speculation is not None or self._timed:
+            return None
+        state, steady = self.slots, self._steady
+        slots = state.order
+        if steady is None or steady.slots is not slots:
+            if not len(slots):
+                return None
+            steady = self._steady = Steady(state, slots, state.computed.take(slots), self.blocks.block_size)
+            self.crowded = len(slots) >= self._budget
+        return steady if steady.plain else None
 
     @property
     def _timed(self) -> bool:

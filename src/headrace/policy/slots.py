@@ -13,6 +13,7 @@ from headrace.policy.sequence import Sequence
 FREE = -1
 MOST_STOPS = 8
 _TICKET_BITS = 32
+_LEAST = 4
 _BEST = -(2**31)
 
 
@@ -31,7 +32,8 @@ class Slots:
     drafting   whether a step under way has drafts of it, so that its next position is not known yet
     account    where its tenant's tokens are counted; charged: positions paid for
 
-    tokens int32 [num_slots, max_model_len] holds named tokens (memory is touched only as far as it is used).
+    tokens int32 [slots, positions] holds named tokens; it grows with the slots and lengths that are used, so that an
+    engine with little to do takes little memory.
     stops int32 [num_slots, k]: token ids that end the request, padded with -1; a request with more than MOST_STOPS
     of them has them in many_stops instead, so that it does not widen the array for all.
     """
@@ -51,7 +53,8 @@ class Slots:
         self.drafting: BoolArray = np.zeros(num_slots, np.bool_)
         self.account: IntArray = np.zeros(num_slots, np.int32)
         self.charged: IntArray = np.zeros(num_slots, np.int32)
-        self.tokens: IntArray = np.zeros((num_slots, max_model_len), np.int32)
+        self.tokens: IntArray = np.zeros((0, 0), np.int32)
+        self._max_model_len = max_model_len
         self.stops: IntArray = np.full((num_slots, 1), -1, np.int32)
         self.request_ids = np.full(num_slots, None, object)
         self.sequences: list[Sequence | None] = [None] * num_slots
@@ -105,6 +108,7 @@ class Slots:
         self.draft_most[slot] = sequence.draft_most
         self.drafting[slot] = False
         self.account[slot], self.charged[slot] = sequence.account, sequence.paid
+        self._make_room(slot, sequence.limit)
         self.tokens[slot, :known] = sequence.tokens
         self._set_stops(slot, (*sequence.eos_ids, *params.stop_token_ids))
         self.request_ids[slot] = sequence.request_id
@@ -138,6 +142,16 @@ class Slots:
         """A copy of the tokens whose values are known: int32 [n]."""
         return self.tokens[slot, : self.num_named(slot)].copy()
 
+    def _make_room(self, slot: int, length: int) -> None:
+        """Let this slot hold so many tokens."""
+        rows, width = self.tokens.shape
+        if slot < rows and length <= width:
+            return
+        more = _grown(rows, slot + 1, len(self.sequences)), _grown(width, length, self._max_model_len)
+        tokens: IntArray = np.zeros(more, np.int32)
+        tokens[:rows, :width] = self.tokens
+        self.tokens = tokens
+
     def _set_stops(self, slot: int, ids: tuple[int, ...]) -> None:
         if len(ids) > MOST_STOPS:
             self.many_stops[slot] = frozenset(ids)
@@ -147,3 +161,8 @@ class Slots:
             self.stops = np.pad(self.stops, ((0, 0), (0, len(ids) - width)), constant_values=-1)
         self.stops[slot] = -1
         self.stops[slot, : len(ids)] = ids
+
+
+def _grown(have: int, needed: int, most: int) -> int:
+    """A size that is seldom outgrown: at least twice what was there, as long as that is allowed."""
+    return have if needed <= have else max(needed, min(2 * max(have, _LEAST), most))

@@ -6,10 +6,21 @@ It holds until a request joins or leaves, or the first one reaches its last posi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from headrace.core.batch import EMPTY, BoolArray, IntArray
+from headrace.policy.latency import StepWork
 from headrace.policy.slots import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """So many steps of decodes that are alike. work: what the first of them computes."""
+
+    steps: int
+    work: StepWork
 
 
 class Steady:
@@ -45,6 +56,12 @@ class Steady:
         self._by_turn = slots[by_turn]
         self._index = (ends[by_turn] + ordered) // block_size
         self._next = 0
+
+    @property
+    def work(self) -> StepWork:
+        """What the next step computes."""
+        count = len(self.slots)
+        return StepWork(count, count, int(self.ends.sum(dtype=np.int64)) + count, 0.0, count, count)
 
     def crossing(self) -> tuple[IntArray, IntArray]:
         """Slots that need a block in the next step, and its index in their tables."""

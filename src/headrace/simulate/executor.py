@@ -12,10 +12,12 @@ from headrace.core.batch import Batch, BatchOutput, BoolArray, IntArray
 from headrace.engine.executor import Capacity
 from headrace.policy.latency import StepWork
 from headrace.policy.pace import Pace
+from headrace.policy.steady import Repeats
 
 ANSWER_TOKEN = 7
 
 _FOREVER = float("inf")
+_NOTHING: npt.NDArray[np.float64] = np.zeros(0)
 _ROWS = 1 << 16
 _TOKENS: IntArray = np.full(_ROWS, ANSWER_TOKEN, np.int32)
 _SOUND: BoolArray = np.zeros(_ROWS, np.bool_)
@@ -30,10 +32,7 @@ class TimedExecutor:
         self._capacity = capacity
         self._pace = pace
         self._batch: Batch | None = None
-        # The decodes that follow the last step, if it was of decodes alone, and when each step of them would end.
-        self._following: StepWork | None = None
-        self._ahead: npt.NDArray[np.float64] = np.zeros(0)
-        self.ends: npt.NDArray[np.float64] = np.zeros(0)
+        self._ahead = self.ends = _NOTHING
         self.now = 0.0
         self.until = _FOREVER
 
@@ -44,13 +43,11 @@ class TimedExecutor:
     def submit(self, batch: Batch) -> None:
         assert self._batch is None, "a step is under way"
         self._batch = batch
-        work = StepWork.of(batch)
-        decodes = work.tokens == work.requests == work.logit_rows
-        if len(self._ahead) < batch.steps:
-            self._ahead = self._ends(work, batch.steps)
-        self.ends = self._ahead[: batch.steps]
-        self._following = work.later(batch.steps) if decodes else None
-        self._ahead = self._ahead[:0]
+        if batch.steps == 1:
+            self.ends = np.array([self.now + self._pace(StepWork.of(batch))])
+        else:
+            self.ends = self._ahead[: batch.steps]
+        self._ahead = _NOTHING
 
     def collect(self) -> BatchOutput:
         batch = self._batch
@@ -64,21 +61,12 @@ class TimedExecutor:
 
     def horizon(self) -> int:
         """How many of the steps that were looked ahead to begin before `until`."""
-        if not len(self._ahead):
-            return 1
         return max(1, min(len(self._ahead), 1 + int(np.searchsorted(self._ahead, self.until))))
 
-    def look_ahead(self, steps: int) -> float:
-        """When so many steps like the last one would have ended, begun now."""
-        if self._following is None:
-            raise ValueError("the last step was not of decodes alone")
-        self._ahead = self._ends(self._following, steps)
-        return float(self._ahead[-1])
-
-    def _ends(self, work: StepWork, steps: int) -> npt.NDArray[np.float64]:
-        """Added one after the other, as single steps are."""
-        if steps == 1:
-            return np.array([self.now + self._pace(work)])
-        seconds = self._pace.run(work, steps)
+    def look_ahead(self, repeats: Repeats) -> float:
+        """When these steps would have ended, begun now. They may be taken as one from here on."""
+        seconds = self._pace.run(repeats.work, repeats.steps)
+        # Added one after the other, as single steps are.
         seconds[0] += self.now
-        return np.add.accumulate(seconds)
+        self._ahead = np.add.accumulate(seconds)
+        return float(self._ahead[-1])

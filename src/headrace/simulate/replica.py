@@ -70,11 +70,11 @@ class Replica:
         if not self._engine.has_work:
             self.wake = NEVER
             return
-        steps = self._engine.repeats
-        if steps > 1:
-            self.wake = self._device.look_ahead(steps)
-        else:
+        repeats = self._engine.repeats()
+        if repeats is None:
             self._begin()
+        else:
+            self.wake = self._device.look_ahead(repeats)
 
     def _begin(self, until: float = NEVER) -> None:
         device = self._device
