@@ -112,7 +112,7 @@ class Admission:
             tokens=prompt_len if first else 0,
             choices=request.params.n if first else 1,
             now=now,
-            end_after=_bounded(self._waiting_time.of_one()),
+            end_after=lambda: _bounded(self._waiting_time.of_one()),
         )
         waiting, tokens = self.backlog.requests, self.backlog.tokens
         if waiting >= self._max_requests + free_slots:

@@ -94,7 +94,10 @@ class BlockManager:
 
     @property
     def blocks_held(self) -> int:
-        return sum(pool.num_held for pool in self.pools)
+        held = 0
+        for pool in self.pools:
+            held += pool.num_held
+        return held
 
     @property
     def blocks_idle(self) -> int:
@@ -293,7 +296,7 @@ class BlockManager:
     def grow(self, slots: IntArray, needed: IntArray) -> bool:
         """Give each slot blocks for its first `needed` positions, all or nothing. False: there are not enough."""
         short = needed > self._capacity.take(slots)
-        if not short.any():
+        if not np.count_nonzero(short):
             return True
         slots = slots[short]
         start = self._capacity[slots] // self.block_size

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import Batch
+from headrace.core.batch import Batch, BoolArray
 
 Matrix = npt.NDArray[np.float64]
 
@@ -45,6 +45,8 @@ class StepWork:
     @classmethod
     def of(cls, batch: Batch) -> StepWork:
         starts, counts = batch.starts, batch.counts
+        if len(counts) == 1:
+            return cls._of_one(int(starts[0]), int(counts[0]), len(batch.logit_entry), batch.logit_sample)
         tokens, requests, rows = int(counts.sum()), len(counts), len(batch.logit_entry)
         context = int(starts.sum(dtype=np.int64)) + requests
         if tokens == requests:
@@ -60,6 +62,13 @@ class StepWork:
             int(np.count_nonzero(batch.logit_sample)),
             len(start),
         )
+
+    @classmethod
+    def _of_one(cls, start: int, count: int, rows: int, sample: BoolArray) -> StepWork:
+        sampled = int(np.count_nonzero(sample))
+        if count == 1:
+            return cls(1, 1, start + 1, 0.0, rows, sampled)
+        return cls(count, 1, 0, count * (start + count / 2), rows, sampled, 1)
 
     def shared(self, parts: int) -> StepWork:
         """The largest of so many equal parts."""

@@ -47,6 +47,8 @@ def take_in(
     roster.counters.generated_tokens += len(sent)
     if roster.behind:
         _catch_up(roster, sampled, index, sent)
+    if not len(sampled) and not step.scored:
+        return sent
     top = state.top.take(sampled)
     for i in np.flatnonzero(top >= 0).tolist():
         sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
@@ -80,20 +82,24 @@ def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOut
 
 
 def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:
-    """take_in() of several steps taken as one, in which no request ends. Raises ValueError if one would: the device
-    allowed more steps at once than it could."""
+    """take_in() of several steps taken as one, in which requests end by their length alone, and in the last. Raises
+    ValueError if one would end otherwise: the device allowed more steps at once than it could."""
     state, steps = roster.slots, step.batch.steps
     alive = step.alive(state.serial)
     tokens, failed = output.tokens.reshape(steps, -1)[:, alive], output.failed.reshape(steps, -1)[:, alive]
     slots, ends = step.batch.slots[alive], step.ends[alive]
     stops = state.stops.take(slots, axis=0)
-    if failed.any() or (stops[None] == tokens[:, :, None]).any():
+    if np.count_nonzero(failed) or any(np.count_nonzero(tokens == column) for column in stops.T if column.max() >= 0):
         raise ValueError(f"step {step.batch.step}: a request ends within {steps} steps that were taken as one")
     state.done[slots] = ends
     index = ends + np.arange(1 - steps, 1, dtype=np.int32)[:, None]
     state.tokens[slots, index] = tokens
     roster.counters.generated_tokens += tokens.size
-    return list(map(OutputDelta, state.request_ids.take(slots).tolist(), tokens.T.tolist()))
+    sent = list(map(OutputDelta, state.request_ids.take(slots).tolist(), tokens.T.tolist()))
+    if step.final:
+        for i in np.flatnonzero(ends >= state.last.take(slots)).tolist():
+            roster.end(state[int(slots[i])], sent[i], FinishReason.LENGTH)
+    return sent
 
 
 def _end(roster: Roster, sequence: Sequence, delta: OutputDelta, index: int, token: int) -> None:

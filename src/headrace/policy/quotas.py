@@ -6,6 +6,7 @@ end.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.core.errors import OverloadedError, RequestError
@@ -37,7 +38,9 @@ class Quotas:
         self._limits = limits
         self._usage: dict[str, _Usage] = {}
 
-    def check(self, tenant: str, *, requests: int, tokens: int, choices: int, now: float, end_after: float) -> None:
+    def check(
+        self, tenant: str, *, requests: int, tokens: int, choices: int, now: float, end_after: Callable[[], float]
+    ) -> None:
         """Raises OverloadedError if this would be over a limit now, RequestError if it always would be. choices: how
         many more run at once with it. end_after: seconds until one of those under way may have ended."""
         usage = self._of(tenant, now)
@@ -52,7 +55,7 @@ class Quotas:
             raise OverloadedError(
                 f"{usage.live} requests are under way and {whose} may have {limits.concurrent_requests} at once: "
                 "wait until one has ended",
-                retry_after=end_after,
+                retry_after=end_after(),
                 code="rate_limit_exceeded",
             )
         if usage.tokens is not None:

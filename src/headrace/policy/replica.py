@@ -54,8 +54,8 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a router must know of a replica's latency model. token: seconds for each token of a prompt. step: of a decode
-    step of one request, request: more for each one."""
+    """What a router must know of a replica's latency model. token: seconds for each token of a prompt. step: of a
+    decode step of one request, request: more for each one."""
 
     token: float
     step: float

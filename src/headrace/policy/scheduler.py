@@ -96,12 +96,12 @@ class Scheduler:
         return sum(int(state.start[slot]) - int(state.computed[slot]) for slot in behind)
 
     def repeats(self) -> Repeats | None:
-        """The steps that are to come which advance() may take as one, as far as can be told now: before a request takes
-        its last token, and before somebody who waits is looked at. None if there are none."""
+        """The steps that are to come which advance() may take as one, as far as can be told now: until a request takes
+        its last token, or somebody who waits is looked at. None if there are none."""
         steady = self._settled()
         if steady is None:
             return None
-        steps = min(steady.left - 1, self._intake.hopeless_for(self._num_steps))
+        steps = min(steady.left, self._intake.hopeless_for(self._num_steps))
         return Repeats(steps, steady.work) if steps > 0 else None
 
     def __contains__(self, request_id: str) -> bool:
@@ -170,13 +170,13 @@ class Scheduler:
         return self._begin(plan, tuple(joins), self._draft(plan, budget))
 
     def advance(self, most: int, now: float = 0.0) -> Batch | None:
-        """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, leaves
-        or takes a last token. What is then computed, held and freed is the same as after as many calls of schedule()
-        and update(). The device must know that they bring no stop."""
+        """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, and none
+        leaves save after the last of them. What is then computed, held and freed is the same as after as many calls of
+        schedule() and update(). The device must know that they bring no stop."""
         self.queue.age(now)
         steady = self._settled() if most > 1 else None
         if steady is not None:
-            batch = self._repeat(steady, min(most, steady.left - 1))
+            batch = self._repeat(steady, most)
             if batch is not None:
                 return batch
         return self.schedule(now)

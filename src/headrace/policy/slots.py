@@ -62,6 +62,7 @@ class Slots:
         self._tickets: npt.NDArray[np.int64] = np.full(num_slots, FREE, np.int64)
         self._order: IntArray | None = None
         self._worst = _BEST
+        self._stopping = False  # whether any request had a stop so far
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
@@ -156,6 +157,9 @@ class Slots:
         if len(ids) > MOST_STOPS:
             self.many_stops[slot] = frozenset(ids)
             ids = ()
+        if not ids and not self._stopping:
+            return
+        self._stopping = True
         width = self.stops.shape[1]
         if len(ids) > width:
             self.stops = np.pad(self.stops, ((0, 0), (0, len(ids) - width)), constant_values=-1)

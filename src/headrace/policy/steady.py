@@ -23,6 +23,9 @@ class Repeats:
     work: StepWork
 
 
+_FIRST: BoolArray = np.ones(1, np.bool_)
+
+
 class Steady:
     """Built when every slot of `slots` has computed its first `ends` positions and knows one token more. Arrays are
     shared by all its batches; nothing may write to them."""
@@ -50,7 +53,7 @@ class Steady:
         by_turn = np.argsort(turn, kind="stable")
         ordered = turn[by_turn]
         # Turns in which somebody crosses, rising, and where each begins in the arrays by turn.
-        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        first = np.flatnonzero(np.concatenate([_FIRST, ordered[1:] != ordered[:-1]]))
         self._turns: list[int] = ordered[first].tolist()
         self._starts: list[int] = [*first.tolist(), count]
         self._by_turn = slots[by_turn]

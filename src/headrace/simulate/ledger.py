@@ -34,38 +34,41 @@ class Ledger:
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
-        self.longest_gap = 0.0
         self._gaps: list[npt.NDArray[np.float64]] = []
         self._shared: list[int] = []
 
     def take(self, began: float, ends: npt.NDArray[np.float64], deltas: list[OutputDelta]) -> list[int]:
         """Steps that ended at `ends`, the first begun at `began`, brought these. Returns whose request ended."""
+        ended: list[int] = []
         last = float(ends[-1])
         if len(ends) > 1:
-            self._note(np.diff(ends, prepend=began), len(deltas))
+            gaps = ends.copy()
+            gaps[1:] -= ends[:-1]
+            gaps[0] -= began
+            self._note(gaps, len(deltas))
             for delta in deltas:
-                entry = self.entries[int(delta.request_id)]
+                index = int(delta.request_id)
+                entry = self.entries[index]
                 entry.tokens += len(ends)
                 entry.last = last
-            return []
-        ended: list[int] = []
-        gaps: dict[float, int] = {}
+                if delta.finish_reason is not None:
+                    ended.append(self._end(index, entry, delta))
+            return ended
+        single: dict[float, int] = {}
         for delta in deltas:
             index = int(delta.request_id)
             entry = self.entries[index]
             if delta.token_ids:
                 if entry.tokens:
                     gap = last - entry.last
-                    gaps[gap] = gaps.get(gap, 0) + 1
+                    single[gap] = single.get(gap, 0) + 1
                 else:
                     entry.first = last
                 entry.tokens += 1
                 entry.last = last
             if delta.finish_reason is not None:
-                entry.ended = True
-                entry.cached = delta.cached_tokens or 0
-                ended.append(index)
-        for gap, count in gaps.items():
+                ended.append(self._end(index, entry, delta))
+        for gap, count in single.items():
             self._note(np.array([gap]), count)
         return ended
 
@@ -74,6 +77,11 @@ class Ledger:
         if not self._gaps:
             return np.zeros(0), np.zeros(0, np.int64)
         return np.concatenate(self._gaps), np.repeat(self._shared, [len(gaps) for gaps in self._gaps])
+
+    def _end(self, index: int, entry: Entry, delta: OutputDelta) -> int:
+        entry.ended = True
+        entry.cached = delta.cached_tokens or 0
+        return index
 
     def _note(self, gaps: npt.NDArray[np.float64], requests: int) -> None:
         self._gaps.append(gaps)

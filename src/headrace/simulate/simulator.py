@@ -151,9 +151,10 @@ class Simulation:
     def _arrive(self, index: int) -> None:
         demand = self._demands[index]
         names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
-        ask = Ask(demand.input_len, names, (self._draw.random(), self._draw.random()))
+        input_len = demand.input_len
+        ask = Ask(input_len, names, (self._draw.random(), self._draw.random()))
         chosen = self._router.route(ask, self._loads)
-        entry = self._ledger.entries[index] = Entry(self._now, demand.input_len, chosen)
+        entry = self._ledger.entries[index] = Entry(self._now, input_len, chosen)
         replica = self._replicas[chosen]
         if replica is None:
             replica = self._replicas[chosen] = Replica(
