@@ -13,7 +13,8 @@ import numpy.typing as npt
 from headrace.policy.latency import Prior, StepWork
 
 _SPACING = 2048
-"""Tokens of context of each request between two points. Without windows, the roofline is a straight line anyway."""
+"""Tokens of context of each request between two points, the first of which is the least, a token for each. Without
+windows, the roofline is a straight line anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Pace:
     def __call__(self, work: StepWork) -> float:
         if not _decodes(work):
             return self._seconds(work)
-        point, beyond = divmod(work.decode_context, _SPACING * work.requests)
+        point, beyond = divmod(work.decode_context - work.requests, _SPACING * work.requests)
         start, slope = self._line(work.requests, point)
         return start + slope * beyond
 
@@ -51,7 +52,7 @@ class Pace:
         if not _decodes(work):
             return np.array([self(work.later(i)) for i in range(steps)])
         requests = work.requests
-        point, beyond = divmod(work.decode_context + requests * np.arange(steps), _SPACING * requests)
+        point, beyond = divmod(work.decode_context + requests * np.arange(-1, steps - 1), _SPACING * requests)
         seconds = np.empty(steps)
         first, last = int(point[0]), int(point[-1])
         for one in range(first, last + 1):
@@ -65,7 +66,7 @@ class Pace:
         if line is None:
             width = _SPACING * requests
             start, end = (
-                self._seconds(StepWork(requests, requests, at * width, 0.0, requests, requests))
+                self._seconds(StepWork(requests, requests, requests + at * width, 0.0, requests, requests))
                 for at in (point, point + 1)
             )
             line = self._lines[requests, point] = start, (end - start) / width

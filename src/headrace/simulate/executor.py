@@ -1,6 +1,6 @@
 """An Executor that answers with times: a device in virtual time, which takes for each step what a Pace says, and names
-every token the same. Steps that are alike may be taken as one, as many as begin before `until`; then it takes, to the
-last bit, what the single ones would.
+every token the same. Steps that are alike may be taken as one, as many as begin by `until`; then it takes, to the last
+bit, what the single ones would.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class TimedExecutor:
         return BatchOutput(batch.step, np.full(rows, ANSWER_TOKEN, np.int32), np.zeros(rows, np.bool_))
 
     def horizon(self) -> int:
-        """How many of the steps that were looked ahead to begin before `until`."""
-        return max(1, min(len(self._ahead), 1 + int(np.searchsorted(self._ahead, self.until))))
+        """How many of the steps that were looked ahead to begin until then."""
+        return max(1, min(len(self._ahead), 1 + int(np.searchsorted(self._ahead, self.until, side="right"))))
 
     def look_ahead(self, repeats: Repeats) -> float:
         """When these steps would have ended, begun now. They may be taken as one from here on."""

@@ -56,8 +56,8 @@ class Replica:
         self._go_on()
 
     def _catch_up(self, now: float) -> None:
-        """Do what should have been begun before now."""
-        while self.wake < NEVER and self._device.now < now:
+        """Do what would have been begun by now: a step goes before a request that comes at the same moment."""
+        while self.wake < NEVER and self._device.now <= now:
             if not self._under_way:
                 self._begin(now)
             if self.wake > now:

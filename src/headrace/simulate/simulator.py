@@ -110,7 +110,7 @@ class Simulation:
         self._names = router == "prefix"
         self._draw = random.Random(seed)
         self._prompts = Prompts()
-        self._ledger = Ledger()
+        self.ledger = Ledger()
         self._progress = progress
         self._followers: dict[int, list[int]] = {}
         # (time, kind, index of a replica or demand). A wake-up that its replica no longer waits for means nothing.
@@ -146,7 +146,7 @@ class Simulation:
         duration = self._now - self._start
         told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
         in_system = self._spent / duration if duration else 0.0
-        return summarize(self._ledger, told, slo, in_system, duration, wall)
+        return summarize(self.ledger, told, slo, in_system, duration, wall)
 
     def _arrive(self, index: int) -> None:
         demand = self._demands[index]
@@ -154,7 +154,7 @@ class Simulation:
         input_len = demand.input_len
         ask = Ask(input_len, names, (self._draw.random(), self._draw.random()))
         chosen = self._router.route(ask, self._loads)
-        entry = self._ledger.entries[index] = Entry(self._now, input_len, chosen)
+        entry = self.ledger.entries[index] = Entry(self._now, input_len, chosen)
         replica = self._replicas[chosen]
         if replica is None:
             replica = self._replicas[chosen] = Replica(
@@ -180,18 +180,21 @@ class Simulation:
 
     def _take(self, began: float, device: TimedExecutor, deltas: list[OutputDelta]) -> None:
         """Steps of a replica have ended."""
-        for index in self._ledger.take(began, device.ends, deltas):
+        for index in self.ledger.take(began, device.ends, deltas):
             self._inside -= 1
+            # One that catches up may find that a request had ended a little earlier.
+            self._spent -= self._now - device.now
             self._progress(1)
             for follower in self._followers.get(index, ()):
-                heapq.heappush(self._events, (device.now + self._demands[follower].at, _ARRIVAL, follower))
+                at = max(self._now, device.now + self._demands[follower].at)
+                heapq.heappush(self._events, (at, _ARRIVAL, follower))
 
     def _refuse(self, index: int, entry: Entry, reason: str) -> None:
         """A request, and with it those that were to follow it."""
         entry.refused = reason
         self._progress(1)
         for follower in self._followers.get(index, ()):
-            after = self._ledger.entries[follower] = Entry(self._now, self._demands[follower].input_len, entry.replica)
+            after = self.ledger.entries[follower] = Entry(self._now, self._demands[follower].input_len, entry.replica)
             self._refuse(follower, after, "follows_refused")
 
     def _follow(self, index: int, replica: Replica) -> None:
