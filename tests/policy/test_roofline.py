@@ -161,3 +161,54 @@ def test_a_few_rows_of_a_request_read_its_cache_once() -> None:
     one = prior.parts(decodes(64, 8192)).attention
     five = prior.parts(StepWork(320, 64, 0, 320 * 8192.0, 320, 320, longer=64)).attention
     assert 0.9 * one < five < 1.5 * one
+
+
+SERVINGS = st.builds(
+    Serving,
+    st.sampled_from([KNOWN[name] for name in sorted(KNOWN)]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(["bf16", "fp8", "int8", "int4", WeightTypes("bf16", "fp8", "int4")]),
+    st.sampled_from(["bf16", "fp8"]),
+    st.sampled_from([1, 2, 5]),
+)
+
+
+def mixed(clients: int, context: int, chunk: int, before: int) -> StepWork:
+    """A chunk of a prompt among decodes."""
+    pairs = chunk * (before + chunk / 2)
+    return StepWork(clients + chunk, clients + 1, clients * context, pairs, clients + 1, clients + 1, 1)
+
+
+@given(SERVINGS, st.integers(0, 256), st.integers(1, 8192), st.integers(2, 8192), st.integers(0, 65536))
+def test_more_of_anything_takes_no_less_and_arithmetic_has_its_floor(
+    serving: Serving, clients: int, context: int, chunk: int, before: int
+) -> None:
+    prior = Roofline(LLAMA_70B, serving)
+    seconds = prior(mixed(clients, context, chunk, before))
+    assert prior(mixed(clients, context, chunk, before + 100)) >= seconds
+    assert prior(mixed(clients, context + 1, chunk, before)) >= seconds
+    assert prior(mixed(clients, context, chunk + serving.stages, before)) >= seconds
+    fastest = max(rate for _, rate in serving.hardware.peaks)
+    layers = LLAMA_70B.num_parameters - 2 * 128256 * 8192
+    assert seconds > 2 * layers * (clients + chunk) / fastest / serving.devices
+
+
+@given(SERVINGS, st.integers(1, 6), st.integers(64, 4096))
+def test_a_prompt_in_chunks_takes_no_less_than_whole(serving: Serving, chunks: int, size: int) -> None:
+    prior = Roofline(LLAMA_70B, serving)
+    whole = sum(part.seconds for part in prior.stages(prompt(chunks * size)))
+    parts = [StepWork(size, 1, 0, size * (i * size + size / 2), 1, 1) for i in range(chunks)]
+    assert sum(part.seconds for one in parts for part in prior.stages(one)) >= whole * (1 - 1e-9)
+
+
+@given(SERVINGS, st.integers(1, 512), st.integers(1, 8192))
+def test_one_stage_is_the_sum_of_its_parts_and_stages_share_the_layers(
+    serving: Serving, clients: int, context: int
+) -> None:
+    one = Roofline(LLAMA_70B, Serving(serving.hardware, serving.ranks, serving.weights, serving.cache))
+    work = decodes(clients, context)
+    (alone,) = one.stages(work)
+    assert one(work) == alone.seconds and alone.bubble == 0
+    several = Roofline(LLAMA_70B, serving).stages(work)
+    for name in ("gemm", "attention", "elementwise"):
+        assert sum(getattr(part, name) for part in several) == pytest.approx(getattr(alone, name))
