@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from headrace.bench.picture import draw_waterfall
+from headrace.commands.plan_answer import show_plan
 from headrace.commands.plan_tables import show_ablation, show_catalogue, show_claims
-from headrace.commands.report import json_option, plot_option, show, write_json
+from headrace.commands.report import json_option, plot_option, write_json
 from headrace.plan import napkin
 from headrace.plan.ablation import ablate
 from headrace.plan.asking import ask
@@ -38,7 +39,7 @@ def _prices(context: click.Context, option: click.Parameter, values: tuple[str, 
 @click.option("--output-len", type=int, help="Tokens of an answer. [200]")
 @click.option("--prefix-len", type=int, help="Tokens, in addition, with which every prompt begins. [0]")
 @click.option("--trace", type=_FILE, help="A file of requests to take times and lengths from.")
-@click.option("--rate-multiplier", type=float, default=1.0, help="With --trace: times as many requests a second. [1]")
+@click.option("--rate-multiplier", type=float, help="With --trace: times as many requests a second. [1]")
 @click.option("--concurrent-users", type=float, help="Instead of --qps: users at once.")
 @click.option("--think-time-s", type=float, help="Of a user, between an answer and the next question. [0]")
 @click.option("--slo-ttft-ms", type=float, help="Longest time to the first token. [1000]")
@@ -65,8 +66,6 @@ def plan(
     listed: bool,
     example: str | None,
     ablation: bool,
-    trace: Path | None,
-    rate_multiplier: float,
     simulate: bool,
     plot: Path | None,
     json_file: Path | None,
@@ -93,7 +92,9 @@ def plan(
         if plot is not None:
             draw_waterfall(plot, f"{found.question.name} on {found.gpu.name}: USD an hour", found.costs)
         return
-    show(search(question, simulate=simulate, progress=_say).report(), json_file)
+    report = search(question, simulate=simulate, progress=_say).report()
+    show_plan(report)
+    write_json(report, json_file)
 
 
 def _say(line: str) -> None:

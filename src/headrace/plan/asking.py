@@ -5,14 +5,22 @@ Python API's keywords are the same.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, pvariance
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
 from headrace.models.published import published_model
 from headrace.plan.question import POOLS, Limits, Load, Question, Slo
+from headrace.workload.demand import Demand
+from headrace.workload.summary import shared_prefix_share
+from headrace.workload.traces import read_trace
 
+_LENGTH = 200  # tokens of a prompt and of an answer, where nothing is said
+_PARTS = 10  # equal spans of a trace, of which the busiest counts
 _SAME = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "auto": ""}
 
 
@@ -21,9 +29,11 @@ def ask(
     gpu: str | Sequence[str] = "h100",
     *,
     qps: float | None = None,
-    input_len: float = 200,
-    output_len: float = 200,
+    input_len: float | None = None,
+    output_len: float | None = None,
     prefix_len: int = 0,
+    trace: str | Path | None = None,
+    rate_multiplier: float | None = None,
     concurrent_users: float | None = None,
     think_time_s: float = 0.0,
     slo_ttft_ms: float = 1000.0,
@@ -43,6 +53,18 @@ def ask(
 ) -> Question:
     """gpu, precision, kv_cache_dtype: one, several, or several with commas between. price: US dollars
     an hour by GPU."""
+    if trace is None:
+        if rate_multiplier is not None:
+            raise ConfigError("rate_multiplier goes with trace; without one say qps", field="rate_multiplier")
+        prompt, answer = (_LENGTH if length is None else length for length in (input_len, output_len))
+        load = Load(qps, prompt, answer, prefix_len, concurrent_users, think_time_s)
+    else:
+        for name, value in (("qps", qps), ("input_len", input_len), ("output_len", output_len)):
+            if value is not None:
+                raise ConfigError(f"a trace has its own times and lengths: leave out {name}", field=name)
+        if prefix_len or concurrent_users is not None:
+            raise ConfigError("prefix_len and concurrent_users do not go with trace", field="trace")
+        load = recorded(read_trace(Path(trace)), 1.0 if rate_multiplier is None else rate_multiplier)
     limits = Limits(
         weights=_dtypes(precision),
         caches=_dtypes(kv_cache_dtype),
@@ -59,10 +81,35 @@ def ask(
         model,
         published_model(model),
         _hardware(_listed(gpu), price or {}),
-        Load(qps, input_len, output_len, prefix_len, concurrent_users, think_time_s),
+        load,
         Slo(slo_ttft_ms / 1e3, slo_tpot_ms / 1e3, slo_percentile),
         limits,
         seed,
+    )
+
+
+def recorded(demands: Sequence[Demand], rate_multiplier: float) -> Load:
+    """The load of a trace: its lengths, and the rate of its busiest tenth. A request that follows another counts as if
+    answers took no time."""
+    if not 0 < rate_multiplier < math.inf:
+        raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
+    times: list[float] = []
+    for one in demands:
+        times.append(one.at if one.follows is None else times[one.follows] + one.at)
+    lasts = max(times) - min(times)
+    if not lasts:
+        raise ConfigError("all requests of the trace come at once: it has no rate; say qps and lengths", field="trace")
+    busiest = max(Counter(min(int(_PARTS * (at - min(times)) / lasts), _PARTS - 1) for at in times).values())
+    prompts = [one.input_len for one in demands]
+    mean = fmean(prompts)
+    return Load(
+        busiest * _PARTS / lasts * rate_multiplier,
+        mean,
+        fmean(one.output_len for one in demands),
+        spread=pvariance(prompts, mean) / mean**2,
+        longest=max(one.input_len + one.output_len for one in demands),
+        cached=shared_prefix_share(demands) * mean,
+        demands=tuple(demands),
     )
 
 

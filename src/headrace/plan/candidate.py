@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
@@ -22,17 +23,28 @@ _LINK = 0.65  # share of a NIC's bandwidth that a transfer reaches, as measured 
 _BUSY = 0.7  # share of that which transfers may take, so that they seldom wait for each other
 
 
+class Times(Protocol):
+    """Seconds to the first token and for each after it, as computed or seen: two each, the usual and the late."""
+
+    @property
+    def ttft(self) -> tuple[float, float]: ...
+
+    @property
+    def tpot(self) -> tuple[float, float]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Replicas of one way. most: the point of the highest rate that one bears behind a router of POOLED or more; lone:
     among fewer, None where it bears none. bound: "network" where its NICs are what bounds it. correction: of its
-    rates, by what the simulation says."""
+    rates, by what the simulation says, once it was rehearsed."""
 
     replica: Replica
     most: Point
     lone: Point | None = None
     bound: str = ""
     correction: float = 1.0
+    rehearsed: bool = False
 
     @property
     def devices(self) -> int:
@@ -100,7 +112,7 @@ class Candidate:
             for pool, count in zip(self.pools, self.replicas, strict=True)
         )
 
-    def times(self, points: Sequence[Point]) -> tuple[tuple[float, float], tuple[float, float]]:
+    def times(self, points: Sequence[Times]) -> tuple[tuple[float, float], tuple[float, float]]:
         """Seconds to the first token and for each after it, in the mean and at the percentile."""
         decode = points[-1]
         if not self.split:
@@ -149,7 +161,7 @@ def _with_rate(candidate: Candidate, rate: float, question: Question) -> Candida
 
 def corrected(candidate: Candidate, corrections: Sequence[float], question: Question) -> Candidate:
     """The same with other capacities."""
-    pools = tuple(replace(p, correction=c) for p, c in zip(candidate.pools, corrections, strict=True))
+    pools = tuple(replace(p, correction=c, rehearsed=True) for p, c in zip(candidate.pools, corrections, strict=True))
     return settled(_with_rate(replace(candidate, pools=pools), candidate.rate, question), question)
 
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from headrace.plan.answer import Figures, Plan
 from headrace.plan.candidate import Candidate, Pool, price_of
+from headrace.plan.choice import Evidence
 from headrace.plan.needs import host_needs, network_needs
 from headrace.plan.question import Question
+from headrace.plan.rehearsal import Seen
 from headrace.plan.steady import Point
 from headrace.plan.usage import binding, floors, usage
 from headrace.plan.ways import QUALITY, WHY_TP_IN_A_NODE, may_be_chosen
@@ -22,12 +24,17 @@ measured (docs/planning.md), and a guess where another GPU's shares of its limit
 _SHOWN = 12
 
 
-def explained(question: Question, candidates: Sequence[Candidate], chosen: Candidate, error: float = 0.0) -> Plan:
-    """error: share by which the simulated cells leave the number open."""
+def explained(
+    question: Question, candidates: Sequence[Candidate], chosen: Candidate, evidence: Evidence | None
+) -> Plan:
+    """evidence: of the simulation; None where nothing was simulated."""
     points = chosen.at_load(question)
     ttft, tpot = chosen.times(points)
+    floor_tpot = tpot[0]
+    if evidence is not None and evidence.loaded:
+        ttft, tpot = chosen.times(evidence.loaded)
     largest = max(chosen.pools, key=lambda pool: pool.devices * pool.capacity)
-    off = (_backed(largest)[0] ** 2 + error**2) ** 0.5
+    off = (_backed(largest)[0] ** 2 + (evidence.cut if evidence else 0.0) ** 2) ** 0.5
     gpu, load = chosen.gpu, question.load
     serving = chosen.pools[-1].replica.way.serving
     low = {"p50": ttft[0] * 1e3, _percentile(question): ttft[1] * 1e3}
@@ -54,9 +61,10 @@ def explained(question: Question, candidates: Sequence[Candidate], chosen: Candi
             ],
             "price_per_gpu_hour_usd": price_of(gpu),
             "priced": gpu.priced,
-            "floors_gpus": floors(question.model, serving, load, chosen.rate, tpot[0]),
+            "floors_gpus": floors(question.model, serving, load, chosen.rate, floor_tpot),
             "network": network_needs(chosen, question),
             "host": host_needs(chosen, question),
+            "simulation": None if evidence is None else _simulation(evidence, question),
             "notes": _notes(question, candidates, chosen),
         },
         candidates=tuple(_line(one, question) for one in candidates[:_SHOWN]),
@@ -118,7 +126,7 @@ def _line(candidate: Candidate, question: Question) -> Figures:
         "binding_limit": binding(candidate),
         "quality": QUALITY.get(str(way.serving.weights), "not known"),
         "may_be_chosen": may_be_chosen(way, question.limits),
-        "simulated": any(pool.correction != 1.0 for pool in candidate.pools),
+        "simulated": all(pool.rehearsed for pool in candidate.pools),
     }
 
 
@@ -163,3 +171,30 @@ def _cheaper(candidates: Sequence[Candidate], chosen: Candidate) -> list[str]:
                 + (f" --acceptance {way.accepted:g}" if drafted else "")
             )
     return notes
+
+
+def _simulation(evidence: Evidence, question: Question) -> Figures:
+    """What was simulated, and how the fleet was cut for it."""
+    return {
+        "candidates_tried": evidence.tried,
+        "candidates_dropped": evidence.dropped,
+        "at_capacity": [_seen(one, question) for one in evidence.capacity],
+        "at_the_load": [_seen(one, question) for one in evidence.loaded],
+        "at_the_load_in_smaller_cells": [_seen(one, question) for one in evidence.smaller],
+        "error_of_the_cut": evidence.cut,
+        "cut": evidence.note
+        or "cells of a few replicas behind a router of their own, each with its share of the requests: replicas share "
+        "nothing but what comes; what a router gains from more of them is what the two sizes differ by",
+    }
+
+
+def _seen(seen: Seen, question: Question) -> Figures:
+    late = _percentile(question)
+    return {
+        "replicas": seen.replicas,
+        "requests": seen.requests,
+        "requests_per_s_of_each": seen.rate,
+        "ttft_ms": {"p50": seen.ttft[0] * 1e3, late: seen.ttft[1] * 1e3},
+        "tpot_ms": {"p50": seen.tpot[0] * 1e3, late: seen.tpot[1] * 1e3},
+        "cached_share": seen.cached,
+    }

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 
 from headrace.core.model_spec import ModelSpec
 from headrace.plan.question import Load
+from headrace.policy.memory import BESIDE, USABLE
 from headrace.policy.pipeline import Stage, cut
 from headrace.policy.roofline import Serving
-
-USABLE = 0.9
-"""Share of a GPU's memory that a server takes; the rest is the driver's, and a reserve against fragmentation."""
 
 BLOCK = 16
 """Tokens of a KV block."""
 
-_BESIDE = 3e9  # bytes for activations, graphs and communication, as servers are measured to take (closed_loop.py)
-_GRAPHS = 1e9  # of them for graphs and communication at least
+_GRAPHS = 1e9  # bytes for graphs and communication at least
 _ACTIVATION = 2  # bytes of one value
 # Hidden states of a token that are alive at once: residual, normed input, output and a copy for the all-reduce.
 _ALIVE = 4
@@ -77,7 +74,7 @@ def _stage(stage: Stage, serving: Serving, chunk: int, load: Load) -> Memory:
     reserve = total - int(total * USABLE)
     weights = stage_weights(stage, serving)
     activations = _activations(spec, ranks, chunk)
-    graphs = int(max(_BESIDE - activations, _GRAPHS))
+    graphs = int(max(BESIDE - activations, _GRAPHS))
     prefix = spec.kv_bytes(_blocks(load.prefix_len), serving.cache, ranks)
     own = spec.kv_bytes(_blocks(load.whole), serving.cache, ranks)
     running = spec.kv_bytes(int(load.input_len + load.output_len / 2 + BLOCK / 2), serving.cache, ranks)

@@ -37,7 +37,8 @@ class Load:
     """What is asked. Either rate (requests a second) or users, each of whom waits think_time seconds after an answer.
     input_len, output_len: tokens of a prompt and an answer, in the mean. prefix_len: tokens before them with which
     every prompt begins. spread: variance of the prompts' lengths over their mean squared. longest: tokens of the
-    longest prompt and answer together, prefix not counted; 0: the mean's. demands: a trace's requests, if it is one."""
+    longest prompt and answer together, prefix not counted; 0: the mean's. cached: tokens of a prompt that an
+    earlier one left in a cache without end, in the mean. demands: a trace's requests, if it is one."""
 
     rate: float | None = None
     input_len: float = 200
@@ -47,6 +48,7 @@ class Load:
     think_time: float = 0.0
     spread: float = 0.0
     longest: int = 0
+    cached: float = 0.0
     demands: tuple[Demand, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,11 @@ class Load:
         _within("input_len", self.input_len, 1, inclusive=True)
         _within("output_len", self.output_len, 1, inclusive=True)
         _within("prefix_len", self.prefix_len, 0, inclusive=True)
+
+    @property
+    def computed(self) -> float:
+        """Tokens of a prompt that are to be computed, in the mean."""
+        return max(self.input_len - self.cached, 1.0)
 
     @property
     def whole(self) -> int:

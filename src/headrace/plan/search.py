@@ -19,6 +19,7 @@ from headrace.plan.candidate import (
     transfer_bytes,
     transfer_seconds,
 )
+from headrace.plan.choice import chosen
 from headrace.plan.explanation import explained
 from headrace.plan.memory import Memory, memory_of
 from headrace.plan.question import Question, Slo
@@ -40,9 +41,11 @@ def plan(question: Question, *, simulate: bool = True, progress: Progress = lamb
     """The cheapest way to serve the question's load. ConfigError that says which limit is broken, and the nearest
     answer that is not, where there is none."""
     found = analytic(question, progress)
-    if not found:
+    if not any(kept(one, question) for one in found):
         raise refusal(question)
-    return explained(question, found, found[0])
+    if simulate:
+        return explained(question, *chosen(question, found, kept, progress))
+    return explained(question, found, found[0], None)
 
 
 def analytic(question: Question, progress: Progress = lambda line: None) -> list[Candidate]:

@@ -137,7 +137,7 @@ class Replica:
         itl = longest
         if prefill:
             room = self._room(running)
-            busy = rate * self._load.input_len * self._step(running, room) / room if room > 0 else math.inf
+            busy = rate * self._load.computed * self._step(running, room) / room if room > 0 else math.inf
             itl = self._step(peak, self._lump(peak)) if self._room(peak) >= 1 else math.inf
             ttft = self._first(busy, room, running, peak, slo)
         work = self._work(running, prefill)
@@ -146,9 +146,9 @@ class Replica:
     def _prefill_at(self, tokens: float, slo: Slo) -> Point:
         """Prompts alone, of which so many tokens come in a step."""
         step = self._step(0.0, tokens)
-        rate = tokens / step / self._load.input_len
+        rate = tokens / step / self._load.computed
         room = float(self.way.chunk)
-        busy = rate * self._load.input_len * self._step(0.0, room) / room
+        busy = rate * self._load.computed * self._step(0.0, room) / room
         ttft = self._first(busy, room, 0.0, 0.0, slo, tokens)
         return Point(rate, 0.0, 0.0, step, ttft, (0.0, 0.0), step, tokens, self._work(0.0, tokens))
 
@@ -161,23 +161,23 @@ class Replica:
         if not busy < _BUSIEST:
             return math.inf, math.inf
         full = self._step(running, room)
-        service = self._load.input_len / room * full
+        service = self._load.computed / room * full
         queued = service * (1 + self._load.spread) / (2 * (1 - busy))
         late = max(math.log(busy / (1 - share)), 0.0) * queued if busy > 0 else 0.0
         long = self._long_prompt(share)
-        own = self._step(running, max(min(self._load.input_len, room), lump))
+        own = self._step(running, max(min(self._load.computed, room), lump))
         last = self._step(peak, max(min(long, room), lump))
-        more = math.ceil(self._load.input_len / room) - 1, math.ceil(long / room) - 1
+        more = math.ceil(self._load.computed / room) - 1, math.ceil(long / room) - 1
         return busy * queued + own / 2 + own + more[0] * full, late + 2 * last + more[1] * full
 
     def _long_prompt(self, share: float) -> float:
         """Tokens of a prompt at the percentile."""
-        mean = self._load.input_len
+        mean = self._load.computed
         most = self._load.longest or mean
         return min(mean * (1 + NormalDist().inv_cdf(share) * math.sqrt(self._load.spread)), max(most, mean))
 
     def _prompt_alone(self) -> float:
-        tokens = self._load.input_len
+        tokens = self._load.computed
         whole, rest = divmod(tokens, self.way.chunk)
         return whole * self._step(0.0, self.way.chunk) + (self._step(0.0, rest) if rest else 0.0)
 
@@ -187,7 +187,7 @@ class Replica:
 
     def _prefill(self, running: float) -> float:
         """Tokens of prompts a step, in the mean."""
-        return running * self._load.input_len / self._steps if self.way.does == "both" else 0.0
+        return running * self._load.computed / self._steps if self.way.does == "both" else 0.0
 
     def _room(self, running: float) -> float:
         """Tokens of prompts that a step has room for."""
@@ -195,7 +195,7 @@ class Replica:
 
     def _lump(self, running: float) -> float:
         """Tokens of prompts in a step that has any."""
-        return min(self._room(running), max(self._prefill(running), self._load.input_len))
+        return min(self._room(running), max(self._prefill(running), self._load.computed))
 
     def _mean_step(self, running: float) -> float:
         """Seconds of a step, in the mean over those with prompts and those without."""
@@ -222,9 +222,9 @@ class Replica:
         if not self.way.drafts and prefill < 0.5:
             return _decodes(max(decoding, 1), self._context)
         load, drafts = self._load, self.way.drafts
-        prompts = math.ceil(prefill / load.input_len - 1e-9) if prefill >= 0.5 else 0
+        prompts = math.ceil(prefill / load.computed - 1e-9) if prefill >= 0.5 else 0
         tokens = round(prefill) if prompts else 0
-        pairs = tokens * (load.prefix_len + load.input_len * (1 + load.spread) / 2)
+        pairs = tokens * (load.prefix_len + load.cached + load.computed * (1 + load.spread) / 2)
         entries, rows = decoding + prompts, decoding * (1 + drafts)
         if not drafts:
             return StepWork(tokens + decoding, entries, decoding * self._context, pairs, entries, entries, prompts)

@@ -52,7 +52,7 @@ def floors(spec: ModelSpec, serving: Serving, load: Load, rate: float, tpot: flo
     request's keys and values for each token; keeping the requests that are running at once (Little's law)."""
     gpu = serving.hardware
     heads = spec.vocab_size * spec.hidden
-    operations = 2.0 * ((load.input_len + load.output_len) * _layers(spec) + load.output_len * heads)
+    operations = 2.0 * ((load.computed + load.output_len) * _layers(spec) + load.output_len * heads)
     middle = load.input_len + load.output_len / 2
     read = load.output_len * spec.kv_bytes(int(load.prefix_len + middle), serving.cache)
     held = load.output_len * tpot * spec.kv_bytes(int(middle), serving.cache)

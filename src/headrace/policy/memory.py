@@ -10,14 +10,15 @@ from headrace.policy.roofline import Serving
 USABLE = 0.9
 """Share of a device's memory that a server takes by default."""
 
-_BESIDE = 3e9  # bytes of each device for activations, graphs and communication
+BESIDE = 3e9
+"""Bytes of each device for activations, graphs and communication."""
 
 
 def cache_bytes(stage: Stage, serving: Serving, usable: float = USABLE) -> float:
     """Bytes of each device of a stage that are left for keys and values. ConfigError where the weights do not fit, with
     the least number of devices into which they do."""
     hardware, ranks = serving.hardware, serving.ranks
-    each = int(hardware.memory_bytes * usable - _BESIDE)
+    each = int(hardware.memory_bytes * usable - BESIDE)
     weights = stage.weight_bytes(serving.weights)
     if each * ranks <= weights:
         needed = next((n for n in (1, 2, 4, 8, 16) if n <= hardware.per_node and each * n > weights), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -125,9 +125,10 @@ class Simulation:
         # Seconds that requests have spent in the system, for their mean number.
         self._inside, self._spent = 0, 0.0
 
-    def run(self) -> None:
+    def run(self, until: float = NEVER) -> Mapping[int, Entry]:
+        """To the end, or to what happens after `until`. What became of each request that came, by its place."""
         events, replicas = self._events, self._replicas
-        while events:
+        while events and events[0][0] <= until:
             at, kind, index = heapq.heappop(events)
             if kind == _ARRIVAL:
                 self._move_to(at)
@@ -139,6 +140,7 @@ class Simulation:
                 self._move_to(at)
                 replica.woken()
                 self._follow(index, replica)
+        return self._ledger.entries
 
     def result(self, slo: Slo, wall: float) -> Result:
         if self._watch is not None:
