@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -46,6 +47,26 @@ def test_what_a_request_holds_is_compiled_once_however_many_others_come_between(
     forms.release("one")
     churn(compiler)
     assert compiler.compile(FORM).result() is not matcher
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+    compiler = letters_compiler(150)
+    forms = FormsUnderWay(compiler.compile)
+    go_on = threading.Event()
+    compiler._submit(go_on.wait)
+    for name in ("one", "two"):
+        forms.ready(name, FORM)
+    forms.ready("three", StructuredOutputsParams(regex="b"))
+    first = compiler.compile(FORM)
+    forms.release("one")
+    forms.release("three")
+    assert not first.cancelled(), "two waits for it still"
+    forms.release("two")
+    assert first.cancelled()
+    again = compiler.compile(FORM)
+    assert again is not first
+    go_on.set()
+    assert again.result().try_consume_tokens([65]) == 1
 
 
 def churn(compiler: GrammarCompiler) -> None:

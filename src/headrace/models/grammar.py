@@ -88,7 +88,7 @@ class GrammarCompiler:
         it."""
         with self._asking:
             found = self._compiled.get(wanted)
-            if found is None:
+            if found is None or found.cancelled():
                 found = self._compiled[wanted] = self._submit(self._compile, wanted)
             self._latest[wanted] = found
             self._latest.move_to_end(wanted)

@@ -29,7 +29,10 @@ class FormsUnderWay:
         return form.done()
 
     def release(self, request_id: str) -> None:
-        self._held.pop(request_id, None)
+        form = self._held.pop(request_id, None)
+        if form is not None and not any(other is form for other in self._held.values()):
+            # What nobody waits for any more is not begun.
+            form.cancel()
 
     def wait(self, seconds: float) -> None:
         """Until a form's compilation has ended since the last call, or so long."""
