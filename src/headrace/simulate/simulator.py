@@ -140,11 +140,11 @@ class Simulation:
                 self._move_to(at)
                 replica.woken()
                 self._follow(index, replica)
-        return self._ledger.entries
+        return self.ledger.entries
 
     def result(self, slo: Slo, wall: float) -> Result:
         if self._watch is not None:
-            self._watch.settle(self._ledger, [one.engine for one in self._replicas if one is not None])
+            self._watch.settle(self.ledger, [one.engine for one in self._replicas if one is not None])
         duration = self._now - self._start
         told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
         in_system = self._spent / duration if duration else 0.0
