@@ -131,6 +131,7 @@ class Machine(RuleBasedStateMachine):
         tenant=st.sampled_from(["", "a"]),
     )
     def add(self, prompt, max_tokens, salt, eos_ids, scored, **more):
+        max_tokens = min(max_tokens, MAX_LEN - len(prompt))
         asked = {"prompt": prompt, "max_tokens": max_tokens, "cache_salt": salt, "eos_ids": eos_ids, **more}
         self.world.add(**asked, prompt_logprobs=scored)
 
