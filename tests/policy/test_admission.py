@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from functools import partial
 
 import pytest
@@ -19,7 +20,9 @@ from headrace.policy.admission import Admission
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.latency import LatencyModel, LinearPrior
 from headrace.policy.limits import Limits, TenantLimits
+from headrace.policy.quotas import Quotas
 from headrace.policy.waiting_time import WaitingTime
+from headrace.server.errors import describe
 
 PRICES = LinearPrior(step=1.0, token=0.0, request=0.0, context=0.0, pair=0.0, row=0.0)
 
@@ -132,6 +135,26 @@ def test_a_wait_beyond_the_deadline_is_refused_at_once_and_costs_nothing():
         assert refused(engine, request("hasty", [1], 4, deadline=5.0)).code == "deadline_exceeded"
     engine.add(request("patient", [1], 4, deadline=500.0), 0.0)
     assert refused(engine, request("fifth", [1], 4, deadline=500.0)).code == "rate_limit_exceeded"
+
+
+def test_a_wait_shorter_than_a_tenth_of_a_second_is_told_in_milliseconds():
+    engine = engine_with(max_queued_requests=1)
+    engine.add(request("running", [1], 30), 0.0)
+    engine.step(lambda: 0.0)
+    engine.add(request("late", [1], 4, deadline=0.0003), 1.0)
+    sent = {delta.request_id: delta for delta in engine.step(lambda: 1.0004)}
+    assert "waited 0.4 ms" in sent["late"].error
+
+
+@pytest.mark.parametrize(("at", "seconds"), [(0.0, 30), (3.2, 27), (29.7, 1)])
+def test_the_seconds_that_are_told_are_those_of_the_header(at, seconds):
+    quotas = Quotas(Limits(TenantLimits(requests_per_minute=2)))
+    for _ in range(2):
+        quotas.take("a", requests=1, tokens=0, now=0.0)
+    with pytest.raises(OverloadedError) as refusal:
+        quotas.check("a", requests=1, tokens=0, choices=1, now=at, end_after=1.0)
+    told = int(re.search(r"try again in (\d+) s", refusal.value.message)[1])
+    assert told == int(describe(refusal.value)[2]["Retry-After"]) == seconds
 
 
 def test_one_that_waits_past_its_deadline_ends_alone_and_frees_its_place():
