@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import socket
+import sys
 from pathlib import Path
 
 from headrace.core.config import Config
@@ -25,15 +26,15 @@ def serve(config: Config) -> int:
     which the engine could not start."""
     name = config.served_model_name or _api_name(config.model)
     config = dataclasses.replace(locate_model(config), served_model_name=name)
-    listener = _bind(config.host, config.port, "port")
+    listeners = _bind_all(config.host, config.port, config.api_server_count)
     admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
     engine = EngineProcess(config)
     try:
         if config.api_server_count > 1:
-            return Supervisor(config, engine, listener, admin).run()
+            return Supervisor(config, engine, listeners, admin).run()
         # Not at the top: importing it takes longer than all else this process does before it is ready.
         api_process = importlib.import_module("headrace.api_process")
-        status: int = api_process.run(config, engine, listener, admin)
+        status: int = api_process.run(config, engine, listeners[0], admin)
         return status
     except EngineDeadError as error:
         engine.close()
@@ -41,9 +42,8 @@ def serve(config: Config) -> int:
             raise ConfigError(str(error)) from error
         raise
     finally:
-        listener.close()
-        if admin is not None:
-            admin.close()
+        for listener in (*listeners, *([] if admin is None else [admin])):
+            listener.close()
         engine.close()
 
 
@@ -53,11 +53,26 @@ def _api_name(model: str) -> str:
     return path.name.removesuffix(".gguf") or model if path.exists() else model
 
 
-def _bind(host: str, port: int, field: str) -> socket.socket:
-    """Take the address before anything is loaded for it. field: the setting that the port is from."""
+def _bind_all(host: str, port: int, count: int) -> list[socket.socket]:
+    """A listener for each API process. Linux spreads connections evenly over sockets that share a port; elsewhere all
+    have the same one."""
+    listener = _bind(host, port, "port")
+    if count == 1 or sys.platform != "linux":
+        return [listener] * count
+    # Taken alone, it has shown that nobody else listens there, which sockets that share would not.
+    host, port = listener.getsockname()[:2]
+    listener.close()
+    return [_bind(host, port, "port", shared=True) for _ in range(count)]
+
+
+def _bind(host: str, port: int, field: str, *, shared: bool = False) -> socket.socket:
+    """Take the address before anything is loaded for it. field: the setting that the port is from. shared: with others
+    that are bound so."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:

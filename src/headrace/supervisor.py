@@ -1,7 +1,8 @@
 """Supervisor: several API processes over one engine, watched by a process that loads neither. It starts again what
 ends, the engine as well as an API process, hands signals on, and leaves nothing behind.
 
-The listening socket is made once and is every API process's (docs/decisions/api-processes.md).
+It holds every listening socket too, so that connections which wait for an API process outlive it
+(docs/decisions/api-processes.md).
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class ApiStart(msgspec.Struct, frozen=True):
 class _Api:
     """One API process, which may be started several times."""
 
-    def __init__(self, start: ApiStart) -> None:
+    def __init__(self, start: ApiStart, listener: socket.socket) -> None:
         self.start = start
+        self.listener = listener
         self.attempts = Attempts()
         self.process = self._spawn(start)
         self.started = time.monotonic()
@@ -93,10 +95,10 @@ class _Api:
 
 
 class Supervisor:
-    """engine is being started; admin, the operator's listener, goes to the first API process."""
+    """engine is being started. listeners: one for each API process; admin, the operator's, goes to the first."""
 
     def __init__(
-        self, config: Config, engine: EngineProcess, listener: socket.socket, admin: socket.socket | None
+        self, config: Config, engine: EngineProcess, listeners: list[socket.socket], admin: socket.socket | None
     ) -> None:
         self._engine = engine
         self._state = EngineState(engine.shared)
@@ -109,8 +111,8 @@ class Supervisor:
         self._status = 0
         admins = [None if admin is None else admin.fileno()] + [None] * (config.api_server_count - 1)
         self._apis = [
-            _Api(ApiStart(config, str(engine.shared), index, 0, listener.fileno(), admin_fd))
-            for index, admin_fd in enumerate(admins)
+            _Api(ApiStart(config, str(engine.shared), index, 0, listener.fileno(), admin_fd), listener)
+            for index, (listener, admin_fd) in enumerate(zip(listeners, admins, strict=True))
         ]
 
     def run(self) -> int:
@@ -155,6 +157,9 @@ class Supervisor:
         if self._draining or self._status:
             api.end()
             self._apis.remove(api)
+            # Those that still drain take its connections, and say so.
+            if all(api.listener is not other.listener for other in self._apis):
+                api.listener.close()
         elif api.due is not None:
             if now >= api.due:
                 api.restart()
