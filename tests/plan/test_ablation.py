@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,6 +17,7 @@ from headrace import cli
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import known_hardware
 from headrace.core.model_spec import WeightTypes
+from headrace.plan import trial
 from headrace.plan.ablation import ablate
 from headrace.plan.asking import ask
 from headrace.plan.cell import Cell, draw_requests
@@ -33,6 +38,13 @@ FLAGS += ["--prefix-len", "256", "--slo-tpot-ms", "12", "--ablation"]
 
 def question(**changes: Any) -> Question:
     return ask(**{**SMALL, "qps": 5000.0, **changes})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_requests() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "FEWEST", 120)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +79,7 @@ def test_the_chain_adds_up(report: dict[str, Any]) -> None:
 def test_what_saves_is_kept_and_what_costs_is_not(report: dict[str, Any]) -> None:
     steps = {step["optimization"]: step for step in report["steps"]}
     for name in ("continuous batching", "prefix caching", "elastic scaling"):
-        assert steps[name]["kept"] and steps[name]["saved_share"] > 0.05
+        assert steps[name]["kept"] and steps[name]["saved_share"] > 0.01
     assert steps["paged memory"]["kept"]
     # Nothing of a drawn load comes back later, so there is nothing to offload.
     assert not steps["KV offload"]["kept"] and steps["KV offload"]["saved_share"] == 0
@@ -171,3 +183,33 @@ def test_a_cell_is_a_fleet_of_one_replica_in_the_simulator() -> None:
     assert 1e3 * waits.ttft_p99 == pytest.approx(found.ttft_ms.p99, rel=0.05)
     assert 1e3 * waits.itl_p99 == pytest.approx(found.itl_ms.p99, rel=0.02)
     assert 1e3 * waits.stall == pytest.approx(found.max_stall_ms, rel=0.05)
+
+
+def test_the_answer_does_not_depend_on_the_order_of_hashes() -> None:
+    code = (
+        "from headrace.plan.asking import ask; from headrace.plan.recipe import Recipe; "
+        "from headrace.plan.trial import Trials; "
+        "q = ask('llama-3-8b', qps=5000, input_len=24, output_len=8, slo_tpot_ms=12); "
+        "print(Trials(q, q.gpus[0]).of(Recipe(static=False, contiguous=False, urgent=0.2)).figures())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1 and b"gpus" in said.pop()
+
+
+def test_what_is_added_before_any_fleet_fits_is_kept() -> None:
+    # 16-bit weights of 70 billion parameters do not fit two L40S; in 8 bits they do.
+    asked = ask("llama-3-70b", "l40s", qps=50.0, input_len=16, output_len=2, slo_tpot_ms=150.0, max_tp=2)
+    found = ablate(asked)
+    steps = {step.optimization.name: step for step in found.steps}
+    assert found.naive is None and found.first_saved is None
+    assert steps["continuous batching"].kept and steps["continuous batching"].trial is None
+    assert steps["FP8 weights"].trial is not None and steps["FP8 weights"].saved is None
+    json.dumps(found.to_dict())

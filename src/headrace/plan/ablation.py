@@ -120,7 +120,8 @@ def ablate(question: Question, *, progress: Progress = lambda line: None) -> Abl
         progress(f"with {optimization.name}")
         trial, reason = _tried(trials, _recipe([*kept, optimization], gpu))
         broken = broken if reason is None else reason
-        worth = trial is not None and (before is None or _worth(optimization, before, trial))
+        # Where no fleet serves the question yet, nothing can be told of what is added: it is kept.
+        worth = before is None or (trial is not None and _worth(optimization, before, trial))
         saved = None if trial is None or before is None else 1 - trial.cost / before.cost
         added.append((optimization, worth, trial, saved))
         if worth:

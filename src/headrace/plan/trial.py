@@ -19,7 +19,7 @@ from headrace.workload.arrivals import season
 _IDLE_S = 1.0  # after which blocks are copied to the host's memory
 # Requests of a simulated load: at least, and times that all slots are filled, to see what is sustained and how long
 # users wait.
-_FEWEST, _ROUNDS, _WAIT_ROUNDS = 300, 3.0, 1.5
+FEWEST, _ROUNDS, _WAIT_ROUNDS = 300, 3.0, 1.5
 _PROMPT_SLOTS, _PROMPT_CHUNK = 64, 2048  # of a replica that computes prompts alone
 _FULLER = 0.02  # headroom where what may wait fills what is left over
 _NIC_SHARE = 0.65  # of a NIC's bandwidth that one transfer reaches
@@ -154,7 +154,7 @@ def season_mean() -> float:
 
 
 def _count(slots: int, rounds: float) -> int:
-    return max(_FEWEST, round(rounds * slots))
+    return max(FEWEST, round(rounds * slots))
 
 
 def _rate(question: Question) -> float:
