@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace import cli
 from headrace.commands.plan import plan as command
 from headrace.core.errors import ConfigError
 from headrace.plan.asking import ask
 
 # Flags of the command that are no part of the question, and those that other keywords stand for.
-_OTHERS = {"listed", "example", "ablation", "plot", "json_file", "simulate", "trace", "rate_multiplier"}
+_OTHERS = {"listed", "example", "ablation", "plot", "json_file"}
 
 
 def test_importing_the_package_loads_no_planner_and_calling_it_does() -> None:
@@ -29,6 +32,20 @@ def test_keywords_are_the_flags() -> None:
     assert keywords == set(inspect.signature(ask).parameters)
     flags = {parameter.name for parameter in command.params} - _OTHERS
     assert flags <= keywords
+
+
+def test_it_finds_what_the_command_finds(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    flags = ["--model", "llama-3-8b", "--gpu", "h100,a100", "--qps", "300", "--no-simulate", "--json", str(file)]
+    assert cli.run(["plan", *flags]) == 0
+    found = headrace.plan(model="llama-3-8b", gpu=("h100", "a100"), qps=300, simulate=False)
+    assert json.loads(json.dumps(found.to_dict())) == json.loads(file.read_text())
+    assert found.gpus > 0 and found.cost_per_hour > 0
+
+
+def test_a_picture_without_an_ablation_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.run(["plan", "--list", "--plot", str(tmp_path / "x.png")]) == 2
+    assert "--plot draws an --ablation" in capsys.readouterr().err
 
 
 def test_a_bad_question_is_refused_as_the_command_does() -> None:

@@ -16,11 +16,11 @@ from headrace.plan.search import plan
 
 def answer(model: str = "llama-3-8b", gpu: str = "h100", **asked: object) -> Plan:
     defaults: dict[str, object] = {"qps": 100.0, "max_pp": 1, "pools": "unified", "max_num_batched_tokens": 2048}
-    return plan(ask(model, gpu, **(defaults | asked)), simulate=False)  # type: ignore[arg-type]
+    return plan(ask(model, gpu, **(defaults | asked), simulate=False))  # type: ignore[arg-type]
 
 
 def test_a_million_requests_a_second_need_more_gpus_than_their_arithmetic() -> None:
-    found = plan(ask("llama-3-70b", "a100", qps=1.4e6, input_len=200, output_len=200), simulate=False)
+    found = plan(ask("llama-3-70b", "a100", qps=1.4e6, input_len=200, output_len=200, simulate=False))
     assert found.gpus > 1.4e6 * 400 * 2 * 70.6e9 / 312e12
     assert found.nodes >= found.gpus / 8
     assert found.cost_per_hour == pytest.approx(found.gpus * 1.8)

@@ -66,12 +66,13 @@ def plan(
     listed: bool,
     example: str | None,
     ablation: bool,
-    simulate: bool,
     plot: Path | None,
     json_file: Path | None,
     **asked: Any,
 ) -> None:
     """How many GPUs a load needs under limits of latency, what they cost, and which limit binds."""
+    if plot is not None and not ablation:
+        raise click.UsageError("--plot draws an --ablation: give both, or --json FILE for the figures")
     if listed:
         known = catalogue()
         show_catalogue(known)
@@ -92,7 +93,7 @@ def plan(
         if plot is not None:
             draw_waterfall(plot, f"{found.question.name} on {found.gpu.name}: USD an hour", found.costs)
         return
-    report = search(question, simulate=simulate, progress=_say).report()
+    report = search(question, progress=_say).to_dict()
     show_plan(report)
     write_json(report, json_file)
 

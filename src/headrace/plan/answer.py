@@ -1,5 +1,5 @@
 """Plan: a question's answer as data: how many GPUs, what they cost and why so many, and the candidates that were
-weighed. `report` is what `headrace plan --json` writes; nothing is computed here.
+weighed. `to_dict` is what `headrace plan --json` writes; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Plan:
     details: Figures = field(default_factory=dict)
     candidates: tuple[Figures, ...] = ()
 
-    def report(self) -> Figures:
+    def to_dict(self) -> Figures:
         """The same with the units in the names, as --json writes it."""
         return {
             "gpu": self.gpu,

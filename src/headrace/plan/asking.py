@@ -50,6 +50,7 @@ def ask(
     pools: str | None = None,
     headroom: float = 0.1,
     seed: int = 0,
+    simulate: bool = True,
 ) -> Question:
     """gpu, precision, kv_cache_dtype: one, several, or several with commas between. price: US dollars
     an hour by GPU."""
@@ -85,6 +86,7 @@ def ask(
         Slo(slo_ttft_ms / 1e3, slo_tpot_ms / 1e3, slo_percentile),
         limits,
         seed,
+        simulate,
     )
 
 

@@ -119,6 +119,8 @@ class Question:
     slo: Slo
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
+    simulate: bool = True
+    """Whether the best few are tried with the real scheduler."""
 
     def __post_init__(self) -> None:
         tokens = self.load.prefix_len + self.load.whole

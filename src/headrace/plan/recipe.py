@@ -157,8 +157,8 @@ def _held(load: Load, recipe: Recipe, blocks: int) -> int:
 
 def _token_seconds(load: Load, recipe: Recipe, pace: DraftPace, prompts: bool) -> Callable[[int], float]:
     """Of a token, by requests at once: continuous batches do a share of somebody's prompt in each step."""
-    own = load.input_len + (0 if recipe.caching else load.prefix_len)
-    before = load.prefix_len if recipe.caching else 0
+    own = load.computed if recipe.caching else load.input_len + load.prefix_len
+    before = load.prefix_len + load.cached if recipe.caching else 0
     pairs = own * (before + own / 2)
 
     def seconds(requests: int) -> float:

@@ -37,13 +37,13 @@ _PAIRED = 3
 """Ways to serve of each of two pools that are tried together."""
 
 
-def plan(question: Question, *, simulate: bool = True, progress: Progress = lambda line: None) -> Plan:
+def plan(question: Question, *, progress: Progress = lambda line: None) -> Plan:
     """The cheapest way to serve the question's load. ConfigError that says which limit is broken, and the nearest
     answer that is not, where there is none."""
     found = analytic(question, progress)
     if not any(kept(one, question) for one in found):
         raise refusal(question)
-    if simulate:
+    if question.simulate:
         return explained(question, *chosen(question, found, kept, progress))
     return explained(question, found, found[0], None)
 
