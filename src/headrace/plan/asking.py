@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, pvariance
+from statistics import fmean, pvariance, quantiles
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
 from headrace.models.published import published_model
 from headrace.plan.question import POOLS, Limits, Load, Question, Slo
 from headrace.workload.demand import Demand
-from headrace.workload.summary import shared_prefix_share
 from headrace.workload.traces import read_trace
 
 _LENGTH = 200  # tokens of a prompt and of an answer, where nothing is said
@@ -110,7 +109,7 @@ def recorded(demands: Sequence[Demand], rate_multiplier: float) -> Load:
         fmean(one.output_len for one in demands),
         spread=pvariance(prompts, mean) / mean**2,
         longest=max(one.input_len + one.output_len for one in demands),
-        cached=shared_prefix_share(demands) * mean,
+        short=quantiles([one.output_len for one in demands], n=50, method="inclusive")[0],
         demands=tuple(demands),
     )
 

@@ -46,10 +46,14 @@ def chosen(
     progress: Progress,
 ) -> tuple[list[Candidate], Candidate, Evidence | None]:
     """Candidates in their new order, the chosen one, and what speaks for it. ConfigError where none keeps the times."""
-    # Of those that differ in chunks alone, the cheapest.
-    named = {_name(one): one for one in reversed(found) if kept(one, question)}
-    waiting = [one for one in found if named.get(_name(one)) is one]
-    others = [one for one in found if named.get(_name(one)) is not one]
+
+    # Of those that differ in chunks alone, the cheapest, unless a trace's lengths make chunks matter.
+    def named(one: Candidate) -> tuple[str, int]:
+        return _name(one), one.pools[-1].replica.way.chunk if question.load.demands else 0
+
+    cheapest = {named(one): one for one in reversed(found) if kept(one, question)}
+    waiting = [one for one in found if cheapest.get(named(one)) is one]
+    others = [one for one in found if cheapest.get(named(one)) is not one]
     passed: list[tuple[Candidate, tuple[Seen, ...]]] = []
     tried = dropped = 0
     while waiting and tried < _TRIED:

@@ -16,6 +16,7 @@ from headrace.plan.steady import Point
 from headrace.plan.usage import binding, floors, usage
 from headrace.plan.ways import QUALITY, WHY_TP_IN_A_NODE, may_be_chosen
 from headrace.policy.fitted_kernels import kernels_of, measured
+from headrace.workload.summary import shared_prefix_share
 
 _MEASURED, _GUESSED = 0.12, 0.35
 """Shares by which the number of GPUs may be off: the 90th percentile of the errors of time per token where kernels were
@@ -149,6 +150,12 @@ def _notes(question: Question, candidates: Sequence[Candidate], chosen: Candidat
     way = chosen.pools[-1].replica.way
     notes.append(WHY_TP_IN_A_NODE.format(link=gpu.link / 1e9, nic=gpu.nic / 1e9))
     notes.append(f"{way.serving.weights} weights cost {QUALITY.get(str(way.serving.weights), 'what is not known')}")
+    if question.load.demands:
+        share = shared_prefix_share(question.load.demands)
+        notes.append(
+            f"sized for the trace's busiest tenth; a cache without end would serve {share:.0%} of its prompts' tokens, "
+            "of which none are counted on"
+        )
     notes += _cheaper(candidates, chosen)
     notes.append(f"prices are of {gpu.priced}; replace them with --price {gpu.name}=USD")
     return notes

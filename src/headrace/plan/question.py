@@ -37,8 +37,9 @@ class Load:
     """What is asked. Either rate (requests a second) or users, each of whom waits think_time seconds after an answer.
     input_len, output_len: tokens of a prompt and an answer, in the mean. prefix_len: tokens before them with which
     every prompt begins. spread: variance of the prompts' lengths over their mean squared. longest: tokens of the
-    longest prompt and answer together, prefix not counted; 0: the mean's. cached: tokens of a prompt that an
-    earlier one left in a cache without end, in the mean. demands: a trace's requests, if it is one."""
+    longest prompt and answer together, prefix not counted; 0: the mean's. cached: tokens of a prompt that are
+    counted on to be in a cache, in the mean. short: tokens of
+    an answer than which 98 of 100 are longer; 0: the mean's. demands: a trace's requests, if it is one."""
 
     rate: float | None = None
     input_len: float = 200
@@ -49,6 +50,7 @@ class Load:
     spread: float = 0.0
     longest: int = 0
     cached: float = 0.0
+    short: float = 0.0
     demands: tuple[Demand, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from headrace.workload.demand import Demand
 # Of the time that a request takes: before those that count, while they come, and after them until they have ended.
 _WARM, _COUNTED, _AFTER = 0.15, 0.6, 1.15
 _MOST, _FEWEST = 5000, 400  # requests of a cell
-_MOST_TOKENS = 2e6  # of a trace's requests in a cell
+_MOST_TOKENS = 5e6  # of a trace's requests in a cell
 _RECORDED_WARM = 0.2  # share of a trace's requests, the first, that do not count
 _THERE = -2  # the content of what requests had before the cell begins
 _TOLERATED = 1.02  # times beyond the asked ones: what is left to chance in a percentile of so few requests
@@ -159,6 +159,8 @@ def _recorded(cell: Cell) -> tuple[list[Demand], float, float]:
     last = max((one.at for one in scaled if one.follows is None), default=0.0)
     if cell.way.does == "prefill":
         scaled = [replace(one, output_len=1) for one in scaled]
+    if cell.way.does == "decode":  # prompts are there already: each is the beginning of one that is
+        scaled = [replace(one, prompt=((_THERE, one.input_len),)) for one in scaled]
     return scaled, _RECORDED_WARM * last, (1 - _RECORDED_WARM) * last
 
 

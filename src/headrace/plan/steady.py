@@ -129,7 +129,7 @@ class Replica:
         growth = min(max((step - fewer) / (0.1 * step), 0.0), 0.99)
         spread = math.sqrt(running / (1 - growth) / pooled)
         peak = running + deviations * spread + (1.0 if pooled > 1 else 0.0)
-        longest = self._mean_step(peak)
+        longest = self._mean_step(peak, deviations)
         per = self.way.tokens_per_step
         rate = running / (self._steps * step)
         prefill = self._prefill(running)
@@ -197,15 +197,19 @@ class Replica:
         """Tokens of prompts in a step that has any."""
         return min(self._room(running), max(self._prefill(running), self._load.computed))
 
-    def _mean_step(self, running: float) -> float:
-        """Seconds of a step, in the mean over those with prompts and those without."""
+    def _mean_step(self, running: float, deviations: float = 0.0) -> float:
+        """Seconds of a step, in the mean over those with prompts and those without; of a short answer whose steps have
+        so many deviations more of the former."""
         alone, prefill = self._step(running, 0.0), self._prefill(running)
         if not prefill:
             return alone
         lump = self._lump(running)
         if lump < 1:
             return math.inf
-        return alone + prefill / lump * (self._step(running, lump) - alone)
+        share = min(prefill / lump, 1.0)
+        steps = (self._load.short or self._load.output_len) / self.way.tokens_per_step
+        share = min(share + deviations * math.sqrt(share * (1 - share) / max(steps, 1.0)), 1.0)
+        return alone + share * (self._step(running, lump) - alone)
 
     def _step(self, running: float, prefill: float) -> float:
         """Seconds of one step as a client sees it: the devices', the host's, and the drafting."""
