@@ -16,6 +16,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.kv_layout import KVLayout
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.int8_plan import plan_int8
+from headrace.ops.kernels_fit import kernels_fit
 from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
@@ -84,6 +85,12 @@ class CpuProgram:
         self._packed = self._weights.packed
         self._arrays: list[Any] = [inputs]  # bound by address, so kept
         self._int8 = plan_int8(program.ops, self._packed)
+        with kernels_fit():
+            self._bind(program)
+
+    def _bind(self, program: Program) -> None:
+        """Tell the kernels every buffer and op."""
+        inputs = self.inputs
         self._program = _kernels.Program(
             self.kernels,
             self.pool,
