@@ -102,3 +102,10 @@ def test_what_cannot_be_is_refused_with_what_could(asked: dict[str, object], say
 def test_an_unknown_model_is_refused_with_the_nearest() -> None:
     with pytest.raises(ModelError, match="nearest is llama-3-70b"):
         answer("llama-3-71b")
+
+
+def test_what_only_costly_dtypes_serve_is_refused_with_their_names() -> None:
+    with pytest.raises(ConfigError, match="ask for it with --precision int4"):
+        answer("deepseek-v3", "l40s", max_pp=2, slo_ttft_ms=60_000, slo_tpot_ms=500)
+    found = answer("deepseek-v3", "l40s", max_pp=2, slo_ttft_ms=60_000, slo_tpot_ms=500, precision="int4")
+    assert found.details["pools"][0]["weights"] == "int4"

@@ -12,7 +12,7 @@ from headrace.core.hardware import KNOWN, Hardware
 from headrace.plan.memory import memory_of
 from headrace.plan.question import Limits, Question
 from headrace.plan.steady import Replica, Way
-from headrace.plan.ways import first_ways, weights_of
+from headrace.plan.ways import first_ways, may_be_chosen, weights_of
 from headrace.policy.roofline import Serving
 
 _ROUNDED = 1.02  # of a time that is offered: so much above what was computed, so that it is kept
@@ -28,12 +28,19 @@ class _Best:
 
     def __str__(self) -> str:
         s = self.way.serving
-        cut = f"{s.ranks} {s.hardware.name}" + (f" in {s.stages} stages each" if s.stages > 1 else "")
+        cut = (f"{s.stages} stages of " if s.stages > 1 else "") + f"{s.ranks} {s.hardware.name}"
         return f"{self.seconds * 1e3 * _ROUNDED:.1f} ms on {cut} with {s.weights} weights"
 
 
-def refusal(question: Question) -> ConfigError:
-    """The error to raise for a question without an answer."""
+def refusal(question: Question, unasked: Way | None = None) -> ConfigError:
+    """The error to raise for a question without an answer. unasked: a way that serves it, which costs quality."""
+    if unasked is not None:
+        asked = f"--precision {unasked.serving.weights} --kv-cache-dtype {unasked.serving.cache}"
+        return ConfigError(
+            f"no way to serve {question.name} that keeps its quality fits the GPUs and the times; one that costs "
+            f"some does: ask for it with {asked}",
+            field="precision",
+        )
     if not any(_replicas(question, question.gpus, question.limits)):
         return ConfigError(_no_room(question), field="max_tp")
     told = [_too_fast(question, name) for name in ("ttft", "tpot")]
@@ -60,7 +67,7 @@ def _too_fast(question: Question, name: str) -> str:
         if any(_replicas(question, gpus, limits)):
             other = _best(question, gpus, limits, name)
             if other.seconds <= asked:
-                return f"{text}, or use {other.way.serving.ranks} {other.way.serving.hardware.name} ({other})"
+                return f"{text}, or have {other}"
     return text
 
 
@@ -83,14 +90,14 @@ def _best(question: Question, gpus: Sequence[Hardware], limits: Limits, name: st
     for replica in _replicas(question, gpus, limits):
         point = replica.at(_NEAR_NOTHING, question.slo, 1)
         found.append(_Best(getattr(point, name)[1], replica.way))
-    return min(found, key=lambda best: best.seconds)
+    return min(found, key=lambda best: (round(best.seconds, 4), best.way.serving.devices))
 
 
 def _replicas(question: Question, gpus: Sequence[Hardware], limits: Limits) -> Iterator[Replica]:
     for gpu in gpus:
         for way in first_ways(question.model, gpu, limits):
             memory = memory_of(question.model, way.serving, way.chunk, question.load)
-            if memory is not None:
+            if memory is not None and may_be_chosen(way, limits):
                 yield Replica(question.model, way, question.load, memory)
 
 
@@ -129,4 +136,4 @@ def _holding(question: Question, gpu: Hardware, weights: str) -> list[tuple[int,
         serving: Serving = way.serving
         if memory_of(question.model, serving, way.chunk, question.load) is not None:
             found.append((serving.devices, serving.ranks, serving.stages))
-    return sorted(found)
+    return sorted(found, key=lambda held: (held[0], held[2]))

@@ -42,7 +42,7 @@ def plan(question: Question, *, progress: Progress = lambda line: None) -> Plan:
     answer that is not, where there is none."""
     found = analytic(question, progress)
     if not any(kept(one, question) for one in found):
-        raise refusal(question)
+        raise refusal(question, found[0].pools[-1].replica.way if found else None)
     if question.simulate:
         return explained(question, *chosen(question, found, kept, progress))
     return explained(question, found, found[0], None)
