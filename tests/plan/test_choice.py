@@ -47,7 +47,7 @@ def test_a_trace_is_sized_for_its_busiest_tenth(tmp_path: Path) -> None:
         # 20 a second, in the last tenth of 10 seconds 80.
         table.writerows([i / 20, 100 + i % 100, 20] for i in range(180))
         table.writerows([9 + i / 80, 100 + i % 100, 20] for i in range(80))
-    found = plan(ask("llama-3-8b", "h100", trace=file, rate_multiplier=2, max_pp=1), simulate=False)
+    found = plan(ask("llama-3-8b", "h100", trace=file, rate_multiplier=2, max_pp=1, simulate=False))
     assert found.details["requests_per_s"] == pytest.approx(160, rel=0.05)
     with pytest.raises(ConfigError, match="leave out qps"):
         ask("llama-3-8b", "h100", trace=file, qps=1)
