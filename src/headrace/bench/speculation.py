@@ -71,7 +71,10 @@ def measure_speculation(
             sums = {method: _Sum() for method in engines if method != PLAIN}
             for first in range(0, len(texts) - len(texts) % batch or len(texts), batch):
                 group = texts[first : first + batch]
-                runs = {method: _run(engine, group, output_len, clock) for method, engine in engines.items()}
+                runs = {
+                    method: _run(engine, group, output_len, clock, f"batch {batch}")
+                    for method, engine in engines.items()
+                }
                 plain = runs[PLAIN]
                 loops = [looped(tokens) for tokens in plain.tokens]
                 looping, answers = looping + sum(loops), answers + len(loops)
@@ -93,9 +96,12 @@ def count_groups(prompts: Mapping[str, Sequence[list[int]]], batches: Iterable[i
     return sum(max(1, len(texts) // batch) for batch in batches for texts in prompts.values())
 
 
-def _run(engine: Engine, prompts: Sequence[list[int]], output_len: int, clock: Clock) -> _Run:
+def _run(engine: Engine, prompts: Sequence[list[int]], output_len: int, clock: Clock, salt: str) -> _Run:
+    """salt: what was answered under another may not be looked up, as the same prompts were run then."""
     params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
-    requests = [Request(f"bench-{i}", ids, params, output_len, seed=0) for i, ids in enumerate(prompts)]
+    requests = [
+        Request(f"bench-{i}", ids, params, output_len, seed=0, cache_salt=salt) for i, ids in enumerate(prompts)
+    ]
     before, begun = engine.stats(), clock()
     tokens: dict[str, list[int]] = {r.request_id: [] for r in requests}
     all_first = begun

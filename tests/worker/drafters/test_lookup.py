@@ -18,9 +18,27 @@ def ask(drafter, tokens, most=8, *, slot=0, serial=1, namespace=("", "")):
 
 
 def test_it_goes_on_as_the_text_did_before():
-    assert ask(LookupDrafter(), [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]) == [4, 5, 6, 9, 1, 2, 3]
+    assert ask(LookupDrafter(), [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]) == [4, 5, 6, 9, 1, 2, 3, 4]
     assert ask(LookupDrafter(), [1, 2, 3, 4]) == []
     assert ask(LookupDrafter(), [7]) == []
+
+
+def test_a_loop_is_followed_beyond_the_end_of_the_text():
+    assert ask(LookupDrafter(), [9, 5, 5], 6) == [5] * 6
+    assert ask(LookupDrafter(), [1, 2, 3, 1, 2, 3], 7) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_one_token_alike_is_a_weak_hint():
+    (proposal,) = LookupDrafter().propose([Context(0, 1, ("", ""), np.array([4, 8, 6, 4], np.int32), 1)])
+    assert list(proposal.tokens) == [8]
+    assert proposal.odds[0] < 0.5
+
+
+def test_ones_own_text_outweighs_what_others_were_answered():
+    drafter = LookupDrafter(past_tokens=1000)
+    drafter.remember(("", ""), np.array([1, 2, 3, 7, 7, 7], np.int32), prompt_len=0)
+    assert ask(drafter, [1, 2, 3, 4, 0, 1, 2, 3], 1) == [4]
+    assert ask(drafter, [5, 1, 2, 3], 1, slot=1) == [7]
 
 
 def test_the_place_that_is_most_like_the_end_leads():
