@@ -12,10 +12,11 @@ import click
 
 from headrace.commands.report import json_option, show, write_json
 from headrace.simulate.asking import ask_fleet, natural_block_size
+from headrace.simulate.faults import read_faults
 from headrace.simulate.pictures import drawing
 from headrace.simulate.report import render
 from headrace.simulate.result import Result, Slo
-from headrace.simulate.simulator import ROUTERS
+from headrace.simulate.simulator import ROUTERS, STARTUP_S
 from headrace.simulate.simulator import simulate as run_simulation
 from headrace.simulate.sweep import Load, read_multipliers, sweep
 from headrace.simulate.watch import Watch
@@ -49,6 +50,16 @@ from headrace.workload.synthetic import KINDS
 @click.option("--slo-ttft-ms", type=float, help="A good request's longest time to the first token.")
 @click.option("--slo-tpot-ms", type=float, help="A good request's longest time of each token after it.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the load and of the router's draws.")
+@click.option(
+    "--fail",
+    "fails",
+    multiple=True,
+    metavar="KIND:REPLICA@AT",
+    help="dies:3@10, freezes:3@10+5 or slow:3@10+60x4, in seconds after the first arrival. May be repeated.",
+)
+@click.option(
+    "--startup-s", type=float, default=STARTUP_S, show_default=True, help="Until a replica that died is there again."
+)
 @click.option("--sweep", "multipliers", metavar="1,2,4", help="Also simulate so many times this load, each in turn.")
 @click.option(
     "--html",
@@ -68,6 +79,8 @@ def simulate(
     slo_ttft_ms: float | None,
     slo_tpot_ms: float | None,
     seed: int,
+    fails: tuple[str, ...],
+    startup_s: float,
     multipliers: str | None,
     html: Path | None,
     json_file: Path | None,
@@ -81,6 +94,7 @@ def simulate(
     demands, _, _ = load.times(1.0)
     asked = ask_fleet(**fleet, block_size=block_size or natural_block_size(demands))
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
+    faults = read_faults(fails, asked.replicas)
 
     def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
         with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
@@ -93,6 +107,8 @@ def simulate(
                 slo=slo,
                 progress=bar.update,
                 watch=watch,
+                faults=faults,
+                startup_s=startup_s,
             )
 
     watch = None if html is None else Watch()
@@ -109,6 +125,7 @@ def simulate(
             **fleet,
             "router": router,
             "rate_multiplier": rate_multiplier,
+            "fail": ", ".join(fails),
             "slo_ttft_ms": slo_ttft_ms,
             "slo_tpot_ms": slo_tpot_ms,
         }

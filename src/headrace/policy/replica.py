@@ -28,9 +28,10 @@ class Load:
 
 class Loads:
     """The last report of each replica, float64 [replicas] for each of Load's numbers but the last: blocks is the share
-    of blocks in use."""
+    of blocks in use. up bool [replicas]: which may be sent requests."""
 
     def __init__(self, replicas: int) -> None:
+        self.up: npt.NDArray[np.bool_] = np.ones(replicas, np.bool_)
         self.waiting: Numbers = np.zeros(replicas)
         self.tokens: Numbers = np.zeros(replicas)
         self.running: Numbers = np.zeros(replicas)

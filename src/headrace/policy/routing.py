@@ -33,7 +33,7 @@ class Ask:
 
 class Router(Protocol):
     def route(self, ask: Ask, loads: Loads) -> int:
-        """The replica that gets this request."""
+        """The replica that gets this request, one of those that are up. At least one is."""
 
 
 class RoundRobin:
@@ -43,7 +43,8 @@ class RoundRobin:
         self._next = 0
 
     def route(self, ask: Ask, loads: Loads) -> int:
-        chosen = self._next % len(loads)
+        up = np.flatnonzero(loads.up)
+        chosen = int(up[np.searchsorted(up, self._next % len(loads)) % len(up)])
         self._next = chosen + 1
         return chosen
 
@@ -52,7 +53,7 @@ class LeastLoaded:
     """The one with fewest requests; among equals the one with fewest tokens to compute, then the first."""
 
     def route(self, ask: Ask, loads: Loads) -> int:
-        requests = loads.requests
+        requests = np.where(loads.up, loads.requests, np.inf)
         fewest = np.flatnonzero(requests == requests.min())
         return int(fewest[loads.tokens[fewest].argmin()])
 
@@ -62,10 +63,11 @@ class TwoChoices:
     reports are late (Mitzenmacher, The power of two choices, 2001)."""
 
     def route(self, ask: Ask, loads: Loads) -> int:
-        count = len(loads)
+        up = np.flatnonzero(loads.up).tolist()
+        count = len(up)
         one = int(ask.draws[0] * count)
         other = (one + 1 + int(ask.draws[1] * (count - 1))) % count if count > 1 else one
-        return min(one, other, key=lambda i: (loads.waiting[i] + loads.running[i], loads.tokens[i], i))
+        return min(up[one], up[other], key=lambda i: (loads.waiting[i] + loads.running[i], loads.tokens[i], i))
 
 
 class LongestPrefix:
@@ -92,10 +94,16 @@ class LongestPrefix:
     def route(self, ask: Ask, loads: Loads) -> int:
         cached = np.minimum(self._index.depths(ask.names) * self._block_size, ask.tokens - 1)
         seconds = self._speed.first_token_s(loads, ask.tokens, cached) + self._speed.crowding_s(loads, self._answer)
-        chosen = int(seconds.argmin())
+        chosen = int(np.where(loads.up, seconds, np.inf).argmin())
         if self._assumed is not None:
             self._assumed.sent(chosen, ask.names)
         return chosen
+
+    def forget(self, replica: int) -> None:
+        """What this replica had cached is gone."""
+        self._index.cleared(replica)
+        if self._assumed is not None:
+            self._assumed.forget(replica)
 
 
 class PrefixIndex:
@@ -163,6 +171,10 @@ class Assumed:
         self._index = index
         self._blocks = blocks
         self._recent: dict[int, OrderedDict[Hashable, None]] = {}
+
+    def forget(self, replica: int) -> None:
+        """Nothing is assumed of this replica any more."""
+        self._recent.pop(replica, None)
 
     def sent(self, replica: int, names: Sequence[Hashable]) -> None:
         """This prompt was sent there. Of one prompt's blocks the last are the first to go."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.policy.memory import USABLE
 from headrace.simulate.asking import ask_fleet, ask_load, natural_block_size
+from headrace.simulate.faults import read_faults
 from headrace.simulate.result import Result, Slo
+from headrace.simulate.simulator import STARTUP_S
 from headrace.simulate.simulator import simulate as _simulate
 
 
@@ -34,6 +37,8 @@ def simulate(
     slo_ttft_ms: float | None = None,
     slo_tpot_ms: float | None = None,
     seed: int = 0,
+    fail: Sequence[str] = (),
+    startup_s: float = STARTUP_S,
 ) -> Result:
     """Latency, goodput and cache hits of a fleet under a trace or a workload. Raises ConfigError or ModelError, naming
     the field and what is allowed."""
@@ -53,4 +58,13 @@ def simulate(
         enable_prefix_caching=enable_prefix_caching,
     )
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
-    return _simulate(demands, fleet, router=router, seed=seed, rate_multiplier=rate_multiplier, slo=slo)
+    return _simulate(
+        demands,
+        fleet,
+        router=router,
+        seed=seed,
+        rate_multiplier=rate_multiplier,
+        slo=slo,
+        faults=read_faults(fail, fleet.replicas),
+        startup_s=startup_s,
+    )

@@ -26,7 +26,8 @@ _SOUND: BoolArray = np.zeros(_ROWS, np.bool_)
 class TimedExecutor:
     """now: seconds since the start, when the last step that was collected had ended; who drives it may move it on while
     nothing is under way. ends float64 [steps]: when each of the steps ends that were submitted last. until: when
-    something is to happen, so that steps beginning later are not to be taken together with earlier ones."""
+    something is to happen, so that steps beginning later are not to be taken together with earlier ones. slowness:
+    times as long that steps take."""
 
     def __init__(self, capacity: Capacity, pace: Pace) -> None:
         self._capacity = capacity
@@ -35,6 +36,7 @@ class TimedExecutor:
         self._ahead = self.ends = _NOTHING
         self.now = 0.0
         self.until = _FOREVER
+        self.slowness = 1.0
 
     @property
     def capacity(self) -> Capacity:
@@ -44,7 +46,7 @@ class TimedExecutor:
         assert self._batch is None, "a step is under way"
         self._batch = batch
         if batch.steps == 1:
-            self.ends = np.array([self.now + self._pace(StepWork.of(batch))])
+            self.ends = np.array([self.now + self.slowness * self._pace(StepWork.of(batch))])
         else:
             self.ends = self._ahead[: batch.steps]
         self._ahead = _NOTHING
@@ -65,7 +67,7 @@ class TimedExecutor:
 
     def look_ahead(self, repeats: Repeats) -> float:
         """When these steps would have ended, begun now. They may be taken as one from here on."""
-        seconds = self._pace.run(repeats.work, repeats.steps)
+        seconds = self._pace.run(repeats.work, repeats.steps) * self.slowness
         # Added one after the other, as single steps are.
         seconds[0] += self.now
         self._ahead = np.add.accumulate(seconds)

@@ -16,7 +16,8 @@ _NOT_YET = -1.0
 
 @dataclass(slots=True)
 class Entry:
-    """Seconds since the start. first, last: of its tokens. replica: who served it. refused: why it was not served."""
+    """Seconds since the start. first, last: of its tokens. replica: who served it. refused: why it was not served.
+    replays: how often its replica was lost, so that another went on with it."""
 
     at: float
     input_len: int
@@ -27,6 +28,7 @@ class Entry:
     cached: int = 0
     ended: bool = False
     refused: str = ""
+    replays: int = 0
 
 
 class Ledger:

@@ -40,10 +40,10 @@ class Replica:
     def load(self) -> Load:
         return self._engine.load()
 
-    def add(self, request: Request, now: float) -> None:
-        """Take a request. Raises RequestError as the engine does."""
-        self._catch_up(now)
-        self._engine.add(request, now)
+    def add(self, request: Request, now: float, *, replayed: bool = False) -> None:
+        """Take a request, or go on with one of a replica that was lost. Raises RequestError as the engine does."""
+        self.catch_up(now)
+        self._engine.add(request, now, replayed=replayed)
         if not self._under_way:
             self._device.now = max(self._device.now, now)
             self._begin()
@@ -55,7 +55,22 @@ class Replica:
         self._finish()
         self._go_on()
 
-    def _catch_up(self, now: float) -> None:
+    def freeze(self, now: float, seconds: float) -> None:
+        """Nothing moves for so long; the step under way ends so much later."""
+        self.catch_up(now)
+        device = self._device
+        if self._under_way:
+            device.ends = device.ends + seconds
+            self.wake = float(device.ends[-1])
+        else:
+            device.now = now + seconds
+
+    def slow(self, now: float, factor: float) -> None:
+        """Steps that begin from now on take so many times as long."""
+        self.catch_up(now)
+        self._device.slowness = factor
+
+    def catch_up(self, now: float) -> None:
         """Do what would have been begun by now: a step goes before a request that comes at the same moment."""
         while self.wake < NEVER and self._device.now <= now:
             if not self._under_way:

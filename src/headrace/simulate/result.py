@@ -59,8 +59,8 @@ class ReplicaSummary:
 class Result:
     """requests: asked for; of these `finished` were served whole and `refused` not, by reason. duration_s: from the
     first arrival to the last token. goodput: requests a second that were finished within the SLO. prefix_hit_rate:
-    share of prompt tokens that came from a cache. in_system: requests there at once, on average; wall_s: how long the
-    simulation took."""
+    share of prompt tokens that came from a cache. in_system: requests there at once, on average. replayed: requests
+    that went on elsewhere because their replica was lost. wall_s: how long the simulation took."""
 
     requests: int
     finished: int
@@ -79,6 +79,7 @@ class Result:
     in_system: float
     utilization: float
     preemptions: int
+    replayed: int
     replicas: tuple[ReplicaSummary, ...]
     wall_s: float
 
@@ -120,6 +121,7 @@ def summarize(
         in_system=_rounded(in_system),
         utilization=_rounded(sum(busy for busy, _ in replicas) / len(replicas) * per_s),
         preemptions=sum(preemptions for _, preemptions in replicas),
+        replayed=sum(entry.replays > 0 for entry in entries),
         replicas=tuple(
             ReplicaSummary(len(mine), _rounded(busy * per_s), _hit_rate(mine), preemptions)
             for mine, (busy, preemptions) in zip(by_replica, replicas, strict=True)

@@ -20,7 +20,7 @@ from headrace.core.request import OutputDelta, Request, SamplingParams
 from headrace.engine.executor import Capacity
 from headrace.policy.latency import LatencyModel
 from headrace.policy.pace import Pace
-from headrace.policy.replica import Loads, Speed
+from headrace.policy.replica import Load, Loads, Speed
 from headrace.policy.routing import (
     Ask,
     Assumed,
@@ -31,7 +31,8 @@ from headrace.policy.routing import (
     Router,
     TwoChoices,
 )
-from headrace.simulate.executor import TimedExecutor
+from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
+from headrace.simulate.faults import DIES, FREEZES, SLOW, Fault
 from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
@@ -41,7 +42,9 @@ from headrace.workload.demand import Demand
 
 ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
 
-_WAKE, _ARRIVAL = 0, 1
+_WAKE, _ARRIVAL, _FAULT, _RECOVERY = 0, 1, 2, 3
+STARTUP_S = 60.0
+"""Seconds in which a replica that died is there again."""
 _PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
 _TYPICAL_CONTEXT = 4096
 Progress = Callable[[int], object]
@@ -70,18 +73,23 @@ def simulate(
     slo: Slo | None = None,
     progress: Progress = lambda ended: None,
     watch: Watch | None = None,
+    faults: Sequence[Fault] = (),
+    startup_s: float = STARTUP_S,
 ) -> Result:
     """Serve all demands by a fleet. router: one of ROUTERS. rate_multiplier: arrivals come so many times as fast; times
     after another request's end stay. progress is told how many requests more have ended or were refused; watch
-    is filled with what a report shows. Raises ConfigError where a setting is out of range or the model does not fit."""
+    is filled with what a report shows. faults happen; a replica that died is there again startup_s later. Raises
+    ConfigError where a setting is out of range or the model does not fit."""
     began = time.perf_counter()
     if not demands:
         raise ConfigError("the workload has no requests")
     if not 0 < rate_multiplier < float("inf"):
         raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
+    if not 0 <= startup_s < float("inf"):
+        raise ConfigError(f"startup_s must be finite and at least 0, got {startup_s}", field="startup_s")
     if rate_multiplier != 1:
         demands = [one if one.follows is not None else replace(one, at=one.at / rate_multiplier) for one in demands]
-    run = Simulation(demands, fleet, router, seed, progress, watch)
+    run = Simulation(demands, fleet, router, seed, progress, watch, faults, startup_s)
     run.run()
     return run.result(slo or Slo(), time.perf_counter() - began)
 
@@ -97,8 +105,14 @@ class Simulation:
         seed: int,
         progress: Progress = lambda ended: None,
         watch: Watch | None = None,
+        faults: Sequence[Fault] = (),
+        startup_s: float = STARTUP_S,
     ) -> None:
         self._demands = demands
+        self._faults, self._startup_s = faults, startup_s
+        # Replicas that are no more, whose work counts; requests that wait until any is there.
+        self._gone: list[tuple[int, Replica]] = []
+        self._held: list[int] = []
         self._watch = watch
         self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
         if watch is not None:
@@ -122,6 +136,8 @@ class Simulation:
                 self._followers.setdefault(one.follows, []).append(index)
         self._events.sort()
         self._start = self._now = self._events[0][0] if self._events else 0.0
+        for index, fault in enumerate(faults):
+            heapq.heappush(self._events, (self._start + fault.at, _FAULT, index))
         # Seconds that requests have spent in the system, for their mean number.
         self._inside, self._spent = 0, 0.0
 
@@ -134,9 +150,14 @@ class Simulation:
                 self._move_to(at)
                 self._arrive(index)
                 continue
+            if kind != _WAKE:
+                # A fault in an empty system, after all has ended, lengthens nothing.
+                if self._inside or self._more_to_come():
+                    self._move_to(at)
+                    self._fail(self._faults[index]) if kind == _FAULT else self._recover(self._faults[index])
+                continue
             replica = replicas[index]
-            assert replica is not None
-            if replica.wake == at:
+            if replica is not None and replica.wake == at:
                 self._move_to(at)
                 replica.woken()
                 self._follow(index, replica)
@@ -144,24 +165,33 @@ class Simulation:
 
     def result(self, slo: Slo, wall: float) -> Result:
         if self._watch is not None:
-            self._watch.settle(self.ledger, [one.engine for one in self._replicas if one is not None])
+            there = [one for one in self._replicas if one is not None]
+            self._watch.settle(self.ledger, [one.engine for one in (*there, *(one for _, one in self._gone))])
         duration = self._now - self._start
         told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
+        for index, one in self._gone:
+            busy, preemptions = told[index]
+            told[index] = (busy + one.busy, preemptions + one.engine.stats().preemptions)
         in_system = self._spent / duration if duration else 0.0
         return summarize(self.ledger, told, slo, in_system, duration, wall)
 
     def _arrive(self, index: int) -> None:
-        demand = self._demands[index]
+        self.ledger.entries[index] = Entry(self._now, self._demands[index].input_len, -1)
+        self._inside += 1
+        self._place(index)
+
+    def _place(self, index: int) -> None:
+        """Hand a request to a replica, with the tokens that it has."""
+        if not self._loads.up.any():
+            self._held.append(index)
+            return
+        demand, entry = self._demands[index], self.ledger.entries[index]
         names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
         input_len = demand.input_len
         ask = Ask(input_len, names, (self._draw.random(), self._draw.random()))
         chosen = self._router.route(ask, self._loads)
-        entry = self.ledger.entries[index] = Entry(self._now, input_len, chosen)
-        replica = self._replicas[chosen]
-        if replica is None:
-            replica = self._replicas[chosen] = Replica(
-                self._capacity, self._config, self._pace, self._latency, self._take
-            )
+        entry.replica = chosen
+        replica = self._replica(chosen)
         tokens = self._prompts.tokens(demand.prompt)
         request = Request(
             str(index),
@@ -171,14 +201,63 @@ class Simulation:
             seed=0,
             priority=demand.priority,
             tenant=demand.tenant,
+            output_ids=[ANSWER_TOKEN] * entry.tokens,
         )
-        self._inside += 1
         try:
-            replica.add(request, self._now)
+            replica.add(request, self._now, replayed=entry.replays > 0)
         except RequestError as error:
             self._inside -= 1
             self._refuse(index, entry, error.code or error.param or "refused")
         self._follow(chosen, replica)
+
+    def _replica(self, index: int) -> Replica:
+        """Engines are made when they are first needed."""
+        replica = self._replicas[index]
+        if replica is None:
+            replica = Replica(self._capacity, self._config, self._pace, self._latency, self._take)
+            self._replicas[index] = replica
+        return replica
+
+    def _fail(self, fault: Fault) -> None:
+        index = fault.replica
+        back = self._startup_s if fault.kind == DIES else fault.lasts
+        if not self._loads.up[index]:
+            return
+        heapq.heappush(self._events, (self._now + back, _RECOVERY, self._faults.index(fault)))
+        if fault.kind == DIES:
+            self._loads.up[index] = False
+            if isinstance(self._router, LongestPrefix):
+                self._router.forget(index)
+        replica = self._replica(index)
+        if fault.kind == FREEZES:
+            replica.freeze(self._now, fault.lasts)
+        elif fault.kind != DIES:
+            replica.slow(self._now, fault.factor)
+        else:
+            replica.catch_up(self._now)
+            self._replicas[index] = None
+            self._gone.append((index, replica))
+            self._tell(index, Load())
+            for victim, entry in list(self.ledger.entries.items()):
+                if entry.replica == index and not entry.ended and not entry.refused:
+                    entry.replays += 1
+                    self._place(victim)
+            return
+        self._follow(index, replica)
+
+    def _recover(self, fault: Fault) -> None:
+        if fault.kind == DIES:
+            self._loads.up[fault.replica] = True
+            held, self._held = self._held, []
+            for index in held:
+                self._place(index)
+        elif fault.kind == SLOW and self._loads.up[fault.replica]:
+            replica = self._replica(fault.replica)
+            replica.slow(self._now, 1.0)
+            self._follow(fault.replica, replica)
+
+    def _more_to_come(self) -> bool:
+        return any(kind == _ARRIVAL for _, kind, _ in self._events)
 
     def _take(self, began: float, device: TimedExecutor, deltas: list[OutputDelta]) -> None:
         """Steps of a replica have ended."""
@@ -201,12 +280,14 @@ class Simulation:
 
     def _follow(self, index: int, replica: Replica) -> None:
         """Let the router know, and wake the replica when it wants to be."""
-        load = replica.load()
+        self._tell(index, replica.load())
+        if replica.wake < NEVER:
+            heapq.heappush(self._events, (replica.wake, _WAKE, index))
+
+    def _tell(self, index: int, load: Load) -> None:
         self._loads.report(index, load)
         if self._watch is not None:
             self._watch.see(self._now, index, load)
-        if replica.wake < NEVER:
-            heapq.heappush(self._events, (replica.wake, _WAKE, index))
 
     def _move_to(self, at: float) -> None:
         self._spent += self._inside * (at - self._now)

@@ -66,7 +66,8 @@ class Watch:
         for engine in engines:
             for record in engine.journal.log.ended:
                 entry = served.get(int(record.request_id))
-                if entry is None or record.begun_after_s is None:
+                # Of one that went on elsewhere the record knows the last part alone.
+                if entry is None or entry.replays or record.begun_after_s is None:
                     continue
                 queue, stalled = record.begun_after_s, record.waited_s - record.begun_after_s
                 first, last = entry.first - entry.at, entry.last - entry.at

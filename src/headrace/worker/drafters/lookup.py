@@ -19,6 +19,8 @@ _PAST_ODDS = (0.0, 0.17, 0.54, 0.66, 0.8, 0.83, 0.85, 0.86, 0.87, 0.87, 0.88, 0.
 """Odds that the next token repeats where all places agree, by likeness, in the request's own text and in what others
 were answered; the last for all that are more alike. Counted over answers of the default model to Spec-Bench and
 HumanEval; each request's own record corrects them (policy/speculation.py)."""
+_LEAST_CHANCE = 0.1
+"""What is less likely to come than this is not followed further: no step is so cheap, and looking takes time too."""
 _PAST_WEIGHT = 0.5
 """What a place in another's text counts beside one in one's own."""
 
@@ -106,7 +108,7 @@ def _follow(found: list[_Place], most: int) -> Proposal:
     tokens: list[int] = []
     odds: list[float] = []
     chance = 1.0
-    while len(tokens) < most:
+    while len(tokens) < most and chance >= _LEAST_CHANCE:
         nexts = [(token, one) for one in found if (token := one.next(tokens)) is not None]
         if not nexts:
             break
