@@ -48,6 +48,7 @@ struct QuantizedRows {
   const float* scale;
   const float* scaled_sum;
   int k;
+  uint64_t version = 0;  // other than 0: these rows and no others have it, so what was made of them may be kept
 };
 
 struct LinearOut {

@@ -101,13 +101,17 @@ void tile_rows(RowGroup x, Tile<Scale> tile, int k, int group, int k_segment, F3
   }
 }
 
-// A block of rows in groups that lie side by side.
+// A block of rows in groups that lie side by side: kept for the next task of the same rows.
 class RowBlock {
  public:
   static bool holds(int k) { return k <= kLongest; }
   static int rows(int k) { return max_int(kRowsAtOnce, static_cast<int>(kRowBlockBytes / k) / kRowsAtOnce * kRowsAtOnce); }
 
-  RowBlock(const QuantizedRows& x, int first, int last) : x_(x), first_(first) {
+  void hold(const QuantizedRows& x, int first, int last) {
+    if (x.version != 0 && x.version == x_.version && x.q == x_.q && first == first_ && last == last_) return;
+    x_ = x;
+    first_ = first;
+    last_ = last;
     for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
       constexpr int R = decltype(at_once)::value;
       if constexpr (R > 1) {
@@ -134,8 +138,8 @@ class RowBlock {
   static_assert(kValues >= kRowBlockBytes, "a block fits");
   ptrdiff_t at(int row) const { return static_cast<ptrdiff_t>(row - first_) * x_.k; }
 
-  const QuantizedRows& x_;
-  const int first_;
+  QuantizedRows x_;
+  int first_, last_;
   // Only what a block needs is ever touched.
   alignas(64) int8_t q_[kValues];
   alignas(64) float scale_[kValues / kRun];
@@ -173,10 +177,11 @@ void linear(const QuantizedRows& x, int rows, const PackedMatrix& w, const Linea
                                       tile_at(t), w, out, row, t * kTile);
     return;
   }
+  static thread_local RowBlock groups;
   const int block = RowBlock::rows(w.k);
   for (int first = 0; first < rows; first += block) {
     const int last = min_int(first + block, rows);
-    const RowBlock groups(x, first, last);
+    groups.hold(x, first, last);
     for (int t = tile_begin; t < tile_end; ++t)
       for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
         constexpr int R = decltype(at_once)::value;

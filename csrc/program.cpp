@@ -127,6 +127,8 @@ void Program::run(int rows, int entries, int logits) {
   step_.rows = rows;
   step_.entries = entries;
   step_.logits = logits;
+  static std::atomic<uint64_t> steps{0};
+  step_.number = ++steps;
   locate_rows();
   for (auto& plan : plans_) plan->prepare(step_);
   for (size_t i = 0; i < ops_.size(); ++i) tasks_[i] = ops_[i]->tasks(step_);

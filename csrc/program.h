@@ -50,6 +50,7 @@ struct Group {
 // What is known of a step before its ops run.
 struct Step {
   int rows = 0, entries = 0, logits = 0, threads = 1;
+  uint64_t number = 0;  // of no other step in this process
   Inputs inputs;
   std::vector<std::vector<Entry>> group_entries;    // [group][entry]
   std::vector<std::vector<int>> row_block;          // [group][row]: the block that the row's token is stored in
@@ -90,6 +91,7 @@ class Program {
   const KernelTable& kernels() const { return kernels_; }
   ThreadPool& pool() const { return pool_; }
   const Buffer& buffer(int index) const { return buffers_.at(index); }
+  int num_ops() const { return static_cast<int>(ops_.size()); }
   const Group& group(int index) const { return groups_.at(index); }
 
   // Nanoseconds that each op took in the last step, barrier included; measured only when asked for.

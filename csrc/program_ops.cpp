@@ -152,7 +152,7 @@ class Linear final : public Op {
          bool accumulate, float scale, int k_segment)
       : kernels_(program.kernels()), input_(program.buffer(input)), output_(program.buffer(output)), matrix_(matrix),
         bias_(bias), accumulate_(accumulate), scale_(scale), k_segment_(k_segment > 0 ? k_segment : matrix.k),
-        quantized_(matrix.scheme == Scheme::Q8 || matrix.scheme == Scheme::Q4) {}
+        index_(program.num_ops()), quantized_(matrix.scheme == Scheme::Q8 || matrix.scheme == Scheme::Q4) {}
 
   int tasks(const Step& step) const override {
     const int rows = step.count(output_);
@@ -168,7 +168,7 @@ class Linear final : public Op {
     if (quantized_) {
       const ptrdiff_t k = matrix_.k, runs = k / kActivationGroup;
       const QuantizedRows x{input_.q + first * k, input_.scale + first * runs, input_.scaled_sum + first * runs,
-                            matrix_.k};
+                            matrix_.k, step.number << 20 | index_};
       kernels_.linear_quantized(x, rows, matrix_, out, begin, end);
     } else {
       kernels_.linear_float(input_.data + first * input_.stride, input_.stride, rows, matrix_, out, begin, end);
@@ -196,7 +196,7 @@ class Linear final : public Op {
   const float* bias_;
   const bool accumulate_;
   const float scale_;
-  const int k_segment_;
+  const int k_segment_, index_;  // index: of this op in its program
   const bool quantized_;
 };
 
