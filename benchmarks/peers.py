@@ -5,7 +5,8 @@ its model are named; its child script is in benchmarks/peers/.
     python benchmarks/peers.py --llama-cpp PYTHON MODEL.gguf --openvino PYTHON FOLDER --rounds 3 --json peers.json
 
 --memory adds a turn for each in which it runs the batch alone, and the most memory it took: the proportional set sizes
-(shared pages counted by shares) of all its processes together. --only long is eight requests of 8,000 tokens.
+(shared pages counted by shares) of all its processes together. --only long is eight requests of 8,000 tokens. Below
+the table stands what Headrace reaches of the limits measured on this machine (peers/limits.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(HERE))
 
+from limits import report_limits  # noqa: E402
 from protocol import Task  # noqa: E402
 
 from headrace.bench.perplexity import cut_windows  # noqa: E402
@@ -167,6 +169,22 @@ def cell(name: str, value: float | None, ours: float | None) -> str:
     return f"{text} ({ratio:.2f}x)"
 
 
+def limits_table(report: dict[str, dict[str, float]]) -> str:
+    """What each workload reaches of the machine's measured limits."""
+    machine = report["machine"]
+    lines = [
+        f"This machine: {machine['int8_per_s'] / 1e9:.0f} GOP/s of int8, {machine['read_bytes_per_s'] / 1e9:.1f} GB/s "
+        "read. Headrace reaches, over whole runs:",
+        "| workload | int8 rate | read rate | least possible time |",
+        "|---" * 4 + "|",
+    ]
+    for name, shares in report.items():
+        if name != "machine":
+            cells = " | ".join(f"{shares[share]:.0%}" for share in ("int8", "read", "least"))
+            lines.append(f"| {COLUMNS[name]} | {cells} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     arguments = read_arguments()
     engines = {"headrace": (sys.executable, "run_headrace.py", arguments.model)}
@@ -203,8 +221,11 @@ def main() -> None:
         f"\n{arguments.threads} threads, medians of {arguments.rounds}; (Nx): Headrace is N times better. Ready is, "
         "for Headrace, from the command to the server's first answer; for the others, until the model is loaded."
     )
+    limits = report_limits(arguments.model, arguments.threads, wanted, results["headrace"])
+    print("\n" + limits_table(limits))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"rounds": rounds, "medians": results}, indent=2) + "\n")
+        found = {"rounds": rounds, "medians": results, "limits": limits}
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
