@@ -52,7 +52,6 @@ from headrace.workload.synthetic import KINDS
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the load and of the router's draws.")
 @click.option(
     "--fail",
-    "fails",
     multiple=True,
     metavar="KIND:REPLICA@AT",
     help="dies:3@10, freezes:3@10+5 or slow:3@10+60x4, in seconds after the first arrival. May be repeated.",
@@ -79,7 +78,7 @@ def simulate(
     slo_ttft_ms: float | None,
     slo_tpot_ms: float | None,
     seed: int,
-    fails: tuple[str, ...],
+    fail: tuple[str, ...],
     startup_s: float,
     multipliers: str | None,
     html: Path | None,
@@ -94,7 +93,7 @@ def simulate(
     demands, _, _ = load.times(1.0)
     asked = ask_fleet(**fleet, block_size=block_size or natural_block_size(demands))
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
-    faults = read_faults(fails, asked.replicas)
+    faults = read_faults(fail, asked.replicas)
 
     def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
         with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
@@ -125,7 +124,7 @@ def simulate(
             **fleet,
             "router": router,
             "rate_multiplier": rate_multiplier,
-            "fail": ", ".join(fails),
+            "fail": ", ".join(fail),
             "slo_ttft_ms": slo_ttft_ms,
             "slo_tpot_ms": slo_tpot_ms,
         }
