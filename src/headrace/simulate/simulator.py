@@ -154,7 +154,10 @@ class Simulation:
                 # A fault in an empty system, after all has ended, lengthens nothing.
                 if self._inside or self._more_to_come():
                     self._move_to(at)
-                    self._fail(self._faults[index]) if kind == _FAULT else self._recover(self._faults[index])
+                    if kind == _FAULT:
+                        self._fail(index)
+                    else:
+                        self._recover(self._faults[index])
                 continue
             replica = replicas[index]
             if replica is not None and replica.wake == at:
@@ -218,32 +221,37 @@ class Simulation:
             self._replicas[index] = replica
         return replica
 
-    def _fail(self, fault: Fault) -> None:
+    def _fail(self, place: int) -> None:
+        """The fault at this place of all happens, unless its replica is no more."""
+        fault = self._faults[place]
         index = fault.replica
-        back = self._startup_s if fault.kind == DIES else fault.lasts
         if not self._loads.up[index]:
             return
-        heapq.heappush(self._events, (self._now + back, _RECOVERY, self._faults.index(fault)))
-        if fault.kind == DIES:
-            self._loads.up[index] = False
-            if isinstance(self._router, LongestPrefix):
-                self._router.forget(index)
+        back = self._startup_s if fault.kind == DIES else fault.lasts
+        heapq.heappush(self._events, (self._now + back, _RECOVERY, place))
         replica = self._replica(index)
+        if fault.kind == DIES:
+            replica.catch_up(self._now)
+            self._lose(index, replica)
+            return
         if fault.kind == FREEZES:
             replica.freeze(self._now, fault.lasts)
-        elif fault.kind != DIES:
-            replica.slow(self._now, fault.factor)
         else:
-            replica.catch_up(self._now)
-            self._replicas[index] = None
-            self._gone.append((index, replica))
-            self._tell(index, Load())
-            for victim, entry in list(self.ledger.entries.items()):
-                if entry.replica == index and not entry.ended and not entry.refused:
-                    entry.replays += 1
-                    self._place(victim)
-            return
+            replica.slow(self._now, fault.factor)
         self._follow(index, replica)
+
+    def _lose(self, index: int, replica: Replica) -> None:
+        """A replica is no more: others go on with its requests."""
+        self._replicas[index] = None
+        self._gone.append((index, replica))
+        self._loads.up[index] = False
+        self._tell(index, Load())
+        if isinstance(self._router, LongestPrefix):
+            self._router.forget(index)
+        for victim, entry in list(self.ledger.entries.items()):
+            if entry.replica == index and not entry.ended and not entry.refused:
+                entry.replays += 1
+                self._place(victim)
 
     def _recover(self, fault: Fault) -> None:
         if fault.kind == DIES:
