@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.errors import RequestError, shown
-from headrace.server.dialects import joined_text, part_text, text_field
+from headrace.server.dialects import check_keys, joined_text, part_text, text_field
 
 _TOOL_FIELDS = ("name", "description", "input_schema", "strict", "type", "cache_control")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -24,9 +24,7 @@ def conversation(messages: list[Any] | None, system: str | list[Any] | None) -> 
         where = f"messages[{i}]"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
             raise RequestError(f"{where}.role must be user or assistant", param=where)
-        for name in message:
-            if name not in ("role", "content"):
-                raise RequestError(f"{where} has an unknown field {name[:64]!r}; known: role, content", param=where)
+        check_keys(message, ("role", "content"), where)
         content = message.get("content")
         if isinstance(content, str):
             chat.append({"role": message["role"], "content": content})
@@ -85,11 +83,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
             f"{shown(tool)}",
             param=where,
         )
-    for name in tool:
-        if name not in _TOOL_FIELDS:
-            raise RequestError(
-                f"{where} has an unknown field {name[:64]!r}; known: {', '.join(_TOOL_FIELDS)}", param=where
-            )
+    check_keys(tool, _TOOL_FIELDS, where)
     if not isinstance(tool.get("input_schema"), dict):
         raise RequestError(
             f"{where}.input_schema must be a JSON Schema, an object, got {shown(tool.get('input_schema'))}",

@@ -5,7 +5,7 @@ comes back in blocks. One choice, nothing kept between requests; errors name the
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -111,3 +111,10 @@ def text_field(item: dict[str, Any], name: str, where: str) -> str:
     if not isinstance(item.get(name), str):
         raise RequestError(f"{where}.{name} must be a string", param=f"{where}.{name}")
     return str(item[name])
+
+
+def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """RequestError for a key that nothing would read."""
+    for name in given:
+        if name not in known:
+            raise RequestError(f"{where} has an unknown field {name[:64]!r}; known: {', '.join(known)}", param=where)

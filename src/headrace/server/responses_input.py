@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.errors import RequestError, shown
-from headrace.server.dialects import joined_text, text_field
+from headrace.server.dialects import check_keys, joined_text, text_field
 
 _ROLES = ("user", "assistant", "system", "developer")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
@@ -85,11 +85,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
             f'{where} must be {{"type": "function", "name": NAME, ...}}: nothing else is run here, got {shown(tool)}',
             param=where,
         )
-    for name in tool:
-        if name not in _TOOL_FIELDS:
-            raise RequestError(
-                f"{where} has an unknown field {name[:64]!r}; known: {', '.join(_TOOL_FIELDS)}", param=where
-            )
+    check_keys(tool, _TOOL_FIELDS, where)
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
