@@ -82,6 +82,18 @@ def engine_of(process) -> psutil.Process:
     return child
 
 
+def kill_engine_in_mid_stream(url: str, engine: psutil.Process, streams) -> None:
+    """It is a pause: the streams go on to their end, and who comes meanwhile is answered after it."""
+    engine.kill()
+    wait_for(lambda: health(url) == 503)
+    waiting = complete(url)
+    wait_for(lambda: health(url) == 200)
+    for stream in streams:
+        stream.join(60)
+        assert stream.finish_reason() == "length"
+    assert "Paris" in waiting.json()["choices"][0]["text"]
+
+
 class Stream(threading.Thread):
     """A streamed completion, read in the background: its events and how it ended."""
 
@@ -187,15 +199,8 @@ def test_a_killed_engine_is_started_again_and_streams_go_on_unchanged(default_mo
         calm.join(60)
         streams = [Stream(url, **asked), Stream(url, **asked | {"echo": True, "prompt": "One, two, three,"})]
         assert all(stream.begun.wait(30) for stream in streams)
-        engine_of(process).kill()
-        wait_for(lambda: health(url) == 503)
-        waiting = complete(url)
-        wait_for(lambda: health(url) == 200)
-        for stream in streams:
-            stream.join(60)
-            assert stream.finish_reason() == "length"
+        kill_engine_in_mid_stream(url, engine_of(process), streams)
         assert streams[0].told() == calm.told()
-        assert "Paris" in waiting.json()["choices"][0]["text"]
 
 
 def test_the_engine_ends_when_the_api_is_killed(default_model):
