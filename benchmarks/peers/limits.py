@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from headrace.core.config import Config
-from headrace.core.kv_layout import KVDtype
-from headrace.models.loader import load_model
-from headrace.models.lowering import lower
+from headrace.models.loader import load_model, lower_model
 from headrace.models.sources import locate_model
 from headrace.ops.cpu_ceilings import Ceilings, measure_ceilings
 from headrace.ops.program import Program
@@ -50,13 +47,7 @@ def report_limits(
     time. shapes as in a Task; rates: what Headrace reached, in the unit of the table."""
     config = Config(model=model).resolve()
     loaded = load_model(Path(locate_model(config).model))
-    program = lower(
-        loaded.spec,
-        loaded.weights,
-        quantization=config.quantization,
-        kv_dtype=cast(KVDtype, config.kv_cache_dtype),
-        block_size=config.block_size,
-    )
+    program = lower_model(loaded, config)
     limits = measure_ceilings(threads)
     report = {}
     for name, requests, prompt, made in shapes:

@@ -8,20 +8,17 @@ import dataclasses
 import hashlib
 import logging
 from pathlib import Path
-from typing import cast
 
 from headrace import __version__
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError, MachineError
-from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.models.grammar import GrammarCompiler
-from headrace.models.loader import LoadedModel, load_model
-from headrace.models.lowering import lower
+from headrace.models.loader import LoadedModel, load_model, lower_model
 from headrace.models.text import load_text
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
@@ -151,14 +148,7 @@ def _load(
     """A model's program, and its weights as the kernels read them."""
     loaded = load_model(Path(model))
     _check_weights_fit(config, loaded.spec, available)
-    program = lower(
-        loaded.spec,
-        loaded.weights,
-        quantization=config.quantization,
-        kv_dtype=cast(KVDtype, config.kv_cache_dtype),
-        block_size=config.block_size,
-        max_positions=config.max_model_len,
-    )
+    program = lower_model(loaded, config, config.max_model_len)
     weights = ready_weights(
         program,
         threads=threads,

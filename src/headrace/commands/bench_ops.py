@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 import numpy as np
@@ -14,9 +14,7 @@ from headrace.bench.ops import least_times, op_rates
 from headrace.commands.report import json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
-from headrace.core.kv_layout import KVDtype
-from headrace.models.loader import load_model
-from headrace.models.lowering import lower
+from headrace.models.loader import load_model, lower_model
 from headrace.models.sources import locate_model
 from headrace.ops.cpu import CpuProgram
 from headrace.ops.cpu_ceilings import Ceilings, measure_ceilings
@@ -39,14 +37,7 @@ def ops(batch: int, context: int, prompt: int, tries: int, json_file: Path | Non
     threads = this_machine().threads if config.threads is None else config.threads
     longest = max(context + 1, prompt)
     loaded = load_model(Path(locate_model(config).model))
-    program = lower(
-        loaded.spec,
-        loaded.weights,
-        quantization=config.quantization,
-        kv_dtype=cast(KVDtype, config.kv_cache_dtype),
-        block_size=config.block_size,
-        max_positions=longest,
-    )
+    program = lower_model(loaded, config, longest)
     steps = {
         "decode 1": [(context, 1)],
         f"decode {batch}": [(context, 1)] * batch,

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from headrace.core.config import Config
 from headrace.core.errors import ModelError
+from headrace.core.kv_layout import KVDtype
 from headrace.core.model_spec import ModelSpec
 from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.families.experts import gguf_expert_names
@@ -17,7 +20,9 @@ from headrace.models.formats.gguf import GGUFFile
 from headrace.models.formats.packed_source import PackedSource
 from headrace.models.formats.quantization_config import quantization_layout
 from headrace.models.formats.safetensors import SafetensorsFolder
+from headrace.models.lowering import lower
 from headrace.models.settings_file import read_json
+from headrace.ops.program import Program
 
 ROPE_FACTORS = {
     "rope_factors": "rope_freqs.weight",
@@ -33,6 +38,18 @@ class LoadedModel:
     path: Path
     spec: ModelSpec
     weights: DecoderWeights
+
+
+def lower_model(loaded: LoadedModel, config: Config, max_positions: int | None = None) -> Program:
+    """The program of a model as the config has its weights and cache kept (lowering.lower)."""
+    return lower(
+        loaded.spec,
+        loaded.weights,
+        quantization=config.quantization,
+        kv_dtype=cast(KVDtype, config.kv_cache_dtype),
+        block_size=config.block_size,
+        max_positions=max_positions,
+    )
 
 
 def load_model(path: Path) -> LoadedModel:
