@@ -60,12 +60,17 @@ def draw_waterfall(path: Path, title: str, levels: Mapping[str, float]) -> None:
     _save(figure, path)
 
 
-def _figure(width: float, height: float) -> Any:
+def drawing(wanted: str = "a picture", field: str = "plot") -> Any:
+    """matplotlib's Figure. ConfigError where it is not installed: what was wanted, and the field that asked for it."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra
     except ImportError as error:
-        raise ConfigError("a picture needs matplotlib: pip install 'headrace[plan]'", field="plot") from error
-    return Figure(figsize=(width, height), layout="constrained")
+        raise ConfigError(f"{wanted} needs matplotlib: pip install 'headrace[plan]'", field=field) from error
+    return Figure
+
+
+def _figure(width: float, height: float) -> Any:
+    return drawing()(figsize=(width, height), layout="constrained")
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from headrace.bench.picture import drawing
 from headrace.commands.report import json_option, show, write_json
 from headrace.simulate.asking import ask_fleet, natural_block_size
 from headrace.simulate.faults import read_faults
-from headrace.simulate.pictures import drawing
 from headrace.simulate.report import render
 from headrace.simulate.result import Result, Slo
 from headrace.simulate.simulator import ROUTERS, STARTUP_S
@@ -87,7 +87,7 @@ def simulate(
 ) -> None:
     """Latency, goodput and cache hits of a fleet under a load, with the real scheduler, cache and router."""
     if html is not None:
-        drawing()  # else it would fail after the work
+        drawing("html", "html")  # else it would fail after the work
     several = read_multipliers(multipliers) if multipliers is not None else []
     load = Load(trace, workload, rate, users, requests, fleet["replicas"], seed)
     demands, _, _ = load.times(1.0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import ConfigError
+from headrace.bench.picture import drawing
 from headrace.simulate.watch import PARTS, Watch
 
 COLOURS = ("#9aa5b1", "#1f6feb", "#2da44e", "#cf222e", "#bf8700")
@@ -116,17 +116,8 @@ def _distribution(
     return 1e3 * seconds[order][kept], share[kept]
 
 
-def drawing() -> Any:
-    """matplotlib's Figure. Raises ConfigError where it is not installed."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra
-    except ImportError as error:
-        raise ConfigError("html needs matplotlib: pip install 'headrace[plan]'", field="html") from error
-    return Figure
-
-
 def _figure(columns: int) -> tuple[Any, Any]:
-    figure = drawing()(figsize=_SIZE, layout="constrained")
+    figure = drawing("html", "html")(figsize=_SIZE, layout="constrained")
     axes = figure.subplots(1, columns)
     for axis in axes:
         axis.tick_params(labelsize=7, which="both")
