@@ -38,7 +38,8 @@ def loads(draw: st.DrawFn) -> tuple[list[Demand], Fleet, str]:
         shared = (draw(st.integers(0, 2)), draw(st.sampled_from([5, 16, 90])))
         own = (100 + index, draw(st.sampled_from([1, 7, 33, 400])))
         demands.append(Demand(at, (shared, own), output))
-    fleet = replace(TIGHT, replicas=draw(st.integers(1, 3)))
+    guessed = draw(st.sampled_from([0, 0, 3]))
+    fleet = replace(TIGHT, replicas=draw(st.integers(1, 3)), num_speculative_tokens=guessed)
     return demands, fleet, draw(st.sampled_from(ROUTERS))
 
 

@@ -47,6 +47,11 @@ from headrace.workload.synthetic import KINDS
 @click.option("--max-model-len", type=int, help="Longest prompt and answer. [what the model allows]")
 @click.option("--block-size", type=int, help="Tokens of a KV block. [512 if the trace names blocks of 512, else 16]")
 @click.option("--gpu-memory-utilization", type=float, default=0.9, show_default=True)
+@click.option(
+    "--num-speculative-tokens", type=int, default=0, show_default=True, help="Guessed ahead in a step at most."
+)
+@click.option("--acceptance", type=float, default=0.6, show_default=True, help="Odds that a guess after right ones is.")
+@click.option("--speculative-model", help="Model that guesses, on the same GPUs. [guessing takes nothing]")
 @click.option("--slo-ttft-ms", type=float, help="A good request's longest time to the first token.")
 @click.option("--slo-tpot-ms", type=float, help="A good request's longest time of each token after it.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the load and of the router's draws.")
@@ -114,7 +119,8 @@ def simulate(
     report = {"block_size": asked.block_size, **run(demands, 1.0, watch).to_dict()}
     if several:
         report["sweep"] = list(sweep(load, several, run))
-    show({name: value for name, value in report.items() if name not in ("replicas", "sweep")}, None)
+    shown = {name: value for name, value in report.items() if name not in ("replicas", "sweep")}
+    show({name: value for name, value in shown.items() if value is not None}, None)
     for point in report.get("sweep", ()):
         click.echo(_line(point, load.unit))
     write_json(report, json_file)

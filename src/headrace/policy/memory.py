@@ -14,12 +14,12 @@ BESIDE = 3e9
 """Bytes of each device for activations, graphs and communication."""
 
 
-def cache_bytes(stage: Stage, serving: Serving, usable: float = USABLE) -> float:
-    """Bytes of each device of a stage that are left for keys and values. ConfigError where the weights do not fit, with
-    the least number of devices into which they do."""
+def cache_bytes(stage: Stage, serving: Serving, usable: float = USABLE, beside: int = 0) -> float:
+    """Bytes of each device of a stage that are left for keys and values. beside: of another model's weights on it.
+    ConfigError where the weights do not fit, with the least number of devices into which they do."""
     hardware, ranks = serving.hardware, serving.ranks
     each = int(hardware.memory_bytes * usable - BESIDE)
-    weights = stage.weight_bytes(serving.weights)
+    weights = stage.weight_bytes(serving.weights) + beside
     if each * ranks <= weights:
         needed = next((n for n in (1, 2, 4, 8, 16) if n <= hardware.per_node and each * n > weights), None)
         hint = f"; {needed} would hold them" if needed else f"; no {hardware.per_node} of one node hold them"

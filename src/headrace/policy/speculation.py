@@ -40,13 +40,15 @@ _LEAST_ODDS = 0.05
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a drafter sees of a request: its named tokens (prompt first, int32 [n]), whose slot it has (slot and serial
-    together name it), and the namespace within which past texts may be used. most: tokens to propose at most."""
+    together name it), and the namespace within which past texts may be used. most: tokens to propose at most. seed: of
+    what is sampled."""
 
     slot: int
     serial: int
     namespace: tuple[str, str]
     tokens: IntArray
     most: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class Speculation:
                 (state[slot].tenant, state[slot].cache_salt),
                 state.tokens[slot, : ends[entry]],
                 int(room[entry]),
+                state[slot].seed,
             )
             for slot, entry in zip(slots.tolist(), entries.tolist(), strict=True)
         ]

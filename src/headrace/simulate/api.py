@@ -34,6 +34,9 @@ def simulate(
     block_size: int | None = None,
     gpu_memory_utilization: float = USABLE,
     enable_prefix_caching: bool = True,
+    num_speculative_tokens: int = 0,
+    acceptance: float = 0.6,
+    speculative_model: str | None = None,
     slo_ttft_ms: float | None = None,
     slo_tpot_ms: float | None = None,
     seed: int = 0,
@@ -56,6 +59,9 @@ def simulate(
         max_model_len=max_model_len,
         gpu_memory_utilization=gpu_memory_utilization,
         enable_prefix_caching=enable_prefix_caching,
+        num_speculative_tokens=num_speculative_tokens,
+        acceptance=acceptance,
+        speculative_model=speculative_model,
     )
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
     return _simulate(

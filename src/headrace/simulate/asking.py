@@ -41,9 +41,12 @@ def ask_fleet(
     max_model_len: int | None = None,
     gpu_memory_utilization: float = USABLE,
     enable_prefix_caching: bool = True,
+    num_speculative_tokens: int = 0,
+    acceptance: float = 0.6,
+    speculative_model: str | None = None,
 ) -> Fleet:
-    """model: a published one by name, or the path of one that is here. Raises ConfigError or ModelError, naming the
-    field, what is allowed and the nearest."""
+    """model, speculative_model: published ones by name, or paths of some that are here. Raises ConfigError or
+    ModelError, naming the field, what is allowed and the nearest."""
     serving = Serving(
         known_hardware(gpu),
         tensor_parallel_size,
@@ -60,6 +63,9 @@ def ask_fleet(
         max_model_len=max_model_len,
         gpu_memory_utilization=gpu_memory_utilization,
         enable_prefix_caching=enable_prefix_caching,
+        num_speculative_tokens=num_speculative_tokens,
+        acceptance=acceptance,
+        speculative_spec=None if speculative_model is None else _spec(speculative_model),
     )
 
 

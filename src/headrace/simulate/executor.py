@@ -5,6 +5,8 @@ bit, what the single ones would.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,11 +29,12 @@ class TimedExecutor:
     """now: seconds since the start, when the last step that was collected had ended; who drives it may move it on while
     nothing is under way. ends float64 [steps]: when each of the steps ends that were submitted last. until: when
     something is to happen, so that steps beginning later are not to be taken together with earlier ones. slowness:
-    times as long that steps take."""
+    times as long that steps take. beside: seconds that the next step takes for something else as well."""
 
-    def __init__(self, capacity: Capacity, pace: Pace) -> None:
+    def __init__(self, capacity: Capacity, pace: Pace, beside: Callable[[], float] | None = None) -> None:
         self._capacity = capacity
         self._pace = pace
+        self._beside = beside
         self._batch: Batch | None = None
         self._ahead = self.ends = _NOTHING
         self.now = 0.0
@@ -46,7 +49,10 @@ class TimedExecutor:
         assert self._batch is None, "a step is under way"
         self._batch = batch
         if batch.steps == 1:
-            self.ends = np.array([self.now + self.slowness * self._pace(StepWork.of(batch))])
+            seconds = self._pace(StepWork.of(batch))
+            if self._beside is not None:
+                seconds += self._beside()
+            self.ends = np.array([self.now + self.slowness * seconds])
         else:
             self.ends = self._ahead[: batch.steps]
         self._ahead = _NOTHING

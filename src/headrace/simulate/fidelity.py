@@ -20,6 +20,7 @@ from headrace.engine.executor import Capacity
 from headrace.policy.latency import Prior, StepWork
 from headrace.policy.pace import Host, Pace
 from headrace.simulate.fleet import VOCABULARY
+from headrace.simulate.guesses import Guessing
 from headrace.simulate.result import Percentiles, Result
 from headrace.simulate.simulator import simulate
 from headrace.workload.demand import Demand
@@ -49,6 +50,7 @@ class Here:
     settings: Config
     prior: Prior
     replicas: int = 1
+    guessing: Guessing | None = None
 
     def capacity(self) -> Capacity:
         return replace(self.holds, vocab_size=VOCABULARY)

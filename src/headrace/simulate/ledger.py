@@ -66,7 +66,7 @@ class Ledger:
                     single[gap] = single.get(gap, 0) + 1
                 else:
                     entry.first = last
-                entry.tokens += 1
+                entry.tokens += len(delta.token_ids)
                 entry.last = last
             if delta.finish_reason is not None:
                 ended.append(self._end(index, entry, delta))

@@ -15,6 +15,7 @@ from headrace.policy.latency import LatencyModel
 from headrace.policy.pace import Pace
 from headrace.policy.replica import Load
 from headrace.simulate.executor import TimedExecutor
+from headrace.simulate.guesses import Guesser
 
 NEVER = float("inf")
 
@@ -25,9 +26,17 @@ Sink = Callable[[float, TimedExecutor, list[OutputDelta]], None]
 class Replica:
     """wake: when it wants to be woken, NEVER while it has nothing to do. busy: seconds of steps so far."""
 
-    def __init__(self, capacity: Capacity, config: Config, pace: Pace, latency: LatencyModel, sink: Sink) -> None:
-        self._device = TimedExecutor(capacity, pace)
-        self._engine = Engine(self._device, config, latency=latency)
+    def __init__(
+        self,
+        capacity: Capacity,
+        config: Config,
+        pace: Pace,
+        latency: LatencyModel,
+        sink: Sink,
+        guesser: Guesser | None = None,
+    ) -> None:
+        self._device = TimedExecutor(capacity, pace, None if guesser is None else guesser.take_seconds)
+        self._engine = Engine(self._device, config, latency=latency, drafter=guesser)
         self._sink = sink
         self._under_way = False
         self.wake = NEVER

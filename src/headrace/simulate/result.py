@@ -5,13 +5,14 @@ and what each replica did. Times are in milliseconds, rates per second of the si
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.policy.speculation import DraftCounters
 from headrace.simulate.ledger import Entry, Ledger
 
 _DIGITS = 6
@@ -56,11 +57,34 @@ class ReplicaSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """proposed, accepted: draft tokens. acceptance_length: tokens that a step brought a request it had drafts for.
+    saved_s: what the accepted ones would have taken, less what drafts cost, of all replicas."""
+
+    proposed: int
+    accepted: int
+    acceptance_length: float
+    saved_s: float
+
+    @classmethod
+    def of(cls, counters: Iterable[DraftCounters]) -> Speculation:
+        each = list(counters)
+        drafts, accepted = sum(one.drafts for one in each), sum(one.accepted for one in each)
+        return cls(
+            sum(one.proposed for one in each),
+            accepted,
+            _rounded(1 + accepted / drafts if drafts else 1.0),
+            _rounded(sum(one.saved_seconds for one in each)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """requests: asked for; of these `finished` were served whole and `refused` not, by reason. duration_s: from the
     first arrival to the last token. goodput: requests a second that were finished within the SLO. prefix_hit_rate:
     share of prompt tokens that came from a cache. in_system: requests there at once, on average. replayed: requests
-    that went on elsewhere because their replica was lost. wall_s: how long the simulation took."""
+    that went on elsewhere because their replica was lost. speculation: None where nothing is
+    guessed. wall_s: how long the simulation took."""
 
     requests: int
     finished: int
@@ -82,6 +106,7 @@ class Result:
     replayed: int
     replicas: tuple[ReplicaSummary, ...]
     wall_s: float
+    speculation: Speculation | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -33,10 +33,11 @@ from headrace.policy.routing import (
 )
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
 from headrace.simulate.faults import DIES, FREEZES, SLOW, Fault
+from headrace.simulate.guesses import Guesser, Guessing
 from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
-from headrace.simulate.result import Result, Slo, summarize
+from headrace.simulate.result import Result, Slo, Speculation, summarize
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 
@@ -55,6 +56,9 @@ class Simulated(Protocol):
 
     @property
     def replicas(self) -> int: ...
+
+    @property
+    def guessing(self) -> Guessing | None: ...
 
     def capacity(self) -> Capacity: ...
 
@@ -115,6 +119,7 @@ class Simulation:
         self._held: list[int] = []
         self._watch = watch
         self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
+        self._guessing, self._seed = fleet.guessing, seed
         if watch is not None:
             self._config = replace(self._config, request_log=len(demands))
         self._latency = LatencyModel(self._pace, learning=False)
@@ -168,15 +173,21 @@ class Simulation:
 
     def result(self, slo: Slo, wall: float) -> Result:
         if self._watch is not None:
-            there = [one for one in self._replicas if one is not None]
-            self._watch.settle(self.ledger, [one.engine for one in (*there, *(one for _, one in self._gone))])
+            self._watch.settle(self.ledger, [one.engine for one in self._every_replica()])
         duration = self._now - self._start
         told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
         for index, one in self._gone:
             busy, preemptions = told[index]
             told[index] = (busy + one.busy, preemptions + one.engine.stats().preemptions)
         in_system = self._spent / duration if duration else 0.0
-        return summarize(self.ledger, told, slo, in_system, duration, wall)
+        found = summarize(self.ledger, told, slo, in_system, duration, wall)
+        if self._guessing is None:
+            return found
+        return replace(found, speculation=Speculation.of(one.engine.drafting for one in self._every_replica()))
+
+    def _every_replica(self) -> list[Replica]:
+        """Those that are there, and those that are no more."""
+        return [*(one for one in self._replicas if one is not None), *(one for _, one in self._gone)]
 
     def _arrive(self, index: int) -> None:
         self.ledger.entries[index] = Entry(self._now, self._demands[index].input_len, -1)
@@ -201,7 +212,7 @@ class Simulation:
             tokens,
             _PARAMS,
             max_tokens=demand.output_len,
-            seed=0,
+            seed=index,
             priority=demand.priority,
             tenant=demand.tenant,
             output_ids=[ANSWER_TOKEN] * entry.tokens,
@@ -217,7 +228,8 @@ class Simulation:
         """Engines are made when they are first needed."""
         replica = self._replicas[index]
         if replica is None:
-            replica = Replica(self._capacity, self._config, self._pace, self._latency, self._take)
+            guesser = None if self._guessing is None else Guesser(self._guessing, self._seed)
+            replica = Replica(self._capacity, self._config, self._pace, self._latency, self._take, guesser)
             self._replicas[index] = replica
         return replica
 
