@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from headrace.core.config import Config
-from headrace.engine.wire import FAILURE_NAME
+from headrace.engine.meeting_folder import FAILURE_NAME
 from headrace.engine_process import SETTINGS_AT_FAULT, Start, installed_package
 
 

@@ -18,8 +18,7 @@ import msgspec
 from headrace import __version__
 from headrace.core.config import Config
 from headrace.core.errors import MachineError
-from headrace.engine.wire import FAILURE_NAME
-from headrace.shared_engine import engine_folder
+from headrace.engine.meeting_folder import FAILURE_NAME, engine_folder
 
 SETTINGS_AT_FAULT = 2
 """Exit status of the child if what it was given cannot be run, as against a machine or an engine that failed."""

@@ -15,7 +15,6 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError, EngineDeadError
 from headrace.engine_process import SETTINGS_AT_FAULT, EngineProcess
 from headrace.models.sources import locate_model
-from headrace.supervisor import Supervisor
 
 ADMIN_HOST = "127.0.0.1"
 """Who can reach it needs no key, so it is this machine alone."""
@@ -30,11 +29,12 @@ def serve(config: Config) -> int:
     admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
     engine = EngineProcess(config)
     try:
+        # Not at the top: importing these takes longer than all else this process does before it is ready.
         if config.api_server_count > 1:
-            return Supervisor(config, engine, listeners, admin).run()
-        # Not at the top: importing it takes longer than all else this process does before it is ready.
-        api_process = importlib.import_module("headrace.api_process")
-        status: int = api_process.run(config, engine, listeners[0], admin)
+            supervisor = importlib.import_module("headrace.supervisor")
+            status: int = supervisor.Supervisor(config, engine, listeners, admin).run()
+        else:
+            status = importlib.import_module("headrace.api_process").run(config, engine, listeners[0], admin)
         return status
     except EngineDeadError as error:
         engine.close()

@@ -9,6 +9,8 @@ import os
 import struct
 from pathlib import Path
 
+from headrace.engine.meeting_folder import engine_folder
+
 _STATE_NAME = "state"
 _STATE = struct.Struct("=qqq")
 
@@ -57,8 +59,3 @@ class SharedEngine:
         if given_up:
             raise OSError("it ended too often, with nothing brought in between")
         self._before = ended
-
-
-def engine_folder(shared: Path, before: int) -> Path:
-    """Where the engine is that has so many before it."""
-    return shared / str(before)

@@ -25,7 +25,7 @@ from headrace.core.config import Config
 from headrace.core.errors import EngineDeadError
 from headrace.engine.attempts import Attempts, how
 from headrace.engine.heartbeat import Pulse
-from headrace.engine.wire import HEARTBEAT_NAME
+from headrace.engine.meeting_folder import HEARTBEAT_NAME
 from headrace.engine_process import SETTINGS_AT_FAULT, EngineProcess
 from headrace.shared_engine import EngineState
 

@@ -23,7 +23,7 @@ from headrace.engine import attempts, heartbeat
 from headrace.engine import client as client_module
 from headrace.engine.client import ProcessClient
 from headrace.engine.client_protocol import HealthState
-from headrace.engine.wire import HEARTBEAT_NAME, SOCKET_NAME
+from headrace.engine.meeting_folder import HEARTBEAT_NAME, SOCKET_NAME
 
 ECHO = Path(__file__).parent / "echo_engine.py"
 

@@ -12,8 +12,9 @@ from tests.engine.test_client import EchoProcess, request, tokens_of
 
 from headrace.core.errors import EngineDeadError
 from headrace.engine.client import ProcessClient
+from headrace.engine.meeting_folder import engine_folder
 from headrace.engine.trial_gate import TrialGate
-from headrace.shared_engine import EngineState, SharedEngine, engine_folder
+from headrace.shared_engine import EngineState, SharedEngine
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=30))

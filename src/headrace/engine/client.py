@@ -23,12 +23,10 @@ from headrace.core.request import FinishReason, OutputDelta, Request
 from headrace.engine.attempts import Attempts, how
 from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.heartbeat import Pulse
+from headrace.engine.meeting_folder import FAILURE_NAME, HEARTBEAT_NAME, SOCKET_NAME
 from headrace.engine.replay import LiveRequest, LiveRequests
 from headrace.engine.trial_gate import TrialGate
 from headrace.engine.wire import (
-    FAILURE_NAME,
-    HEARTBEAT_NAME,
-    SOCKET_NAME,
     Abort,
     Accepted,
     Add,

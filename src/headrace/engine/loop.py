@@ -22,10 +22,8 @@ from headrace.core.request import OutputDelta
 from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
 from headrace.engine.kv_events import EventPublisher
+from headrace.engine.meeting_folder import FAILURE_NAME, HEARTBEAT_NAME, SOCKET_NAME
 from headrace.engine.wire import (
-    FAILURE_NAME,
-    HEARTBEAT_NAME,
-    SOCKET_NAME,
     Abort,
     Accepted,
     Add,

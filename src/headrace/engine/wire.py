@@ -13,12 +13,6 @@ from headrace.policy.histogram import HistogramCounts
 from headrace.policy.request_log import RequestRecord
 from headrace.policy.step_ring import StepRecord
 
-SOCKET_NAME = "engine.sock"
-HEARTBEAT_NAME = "heartbeat"
-FAILURE_NAME = "failure"
-"""Files in the folder that engine and API processes share (mode 0700). failure: why an engine could not start, for the
-operator."""
-
 
 class Add(msgspec.Struct, tag=True, frozen=True):
     """replayed: an engine that is gone had accepted it, so this one may not refuse it for being too many."""
