@@ -6,9 +6,7 @@ them.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import click
 
@@ -87,10 +85,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 2 if isinstance(error, OPERATOR_ERRORS) else 1
     return result if isinstance(result, int) else 0
-
-
-def main() -> NoReturn:
-    sys.exit(run())
 
 
 def _say(message: str) -> None:

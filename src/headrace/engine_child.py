@@ -1,5 +1,5 @@
 """The engine's process, which engine_process.py starts: it reads what is wanted from its standard input, builds an
-engine and serves its socket, until a signal, a message or its parent's end.
+engine and serves its socket, until a signal, a message or its parent's end. Nothing to read means that none is wanted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def main() -> int:
     notes = logging.getLogger("headrace.notes")
     notes.addHandler(plain)
     notes.propagate = False
-    start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Start)
+    given = sys.stdin.buffer.read()
+    if not given:
+        return 0
+    start = msgspec.msgpack.decode(given, type=Start)
     folder = Path(start.folder)
     if start.package != installed_package():
         report_failure(folder, "headrace was installed anew under the running server: restart the server")

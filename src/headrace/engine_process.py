@@ -9,13 +9,12 @@ import dataclasses
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import msgspec
 
-from headrace import __version__
+from headrace import __version__, engine_ahead
 from headrace.core.config import Config
 from headrace.core.errors import MachineError
 from headrace.engine.meeting_folder import FAILURE_NAME, engine_folder
@@ -37,7 +36,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class EngineProcess:
-    """Starts at once. config comes from locate_model(). The child leaves the terminal's process group, so Ctrl-C is
+    """Starts at once. config comes from locate_model(). The child is not in the terminal's process group, so Ctrl-C is
     for the parent alone; it ends itself if the parent dies."""
 
     def __init__(self, config: Config) -> None:
@@ -50,9 +49,7 @@ class EngineProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         self.folder.mkdir(mode=0o700)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.engine_child"], stdin=subprocess.PIPE, start_new_session=True
-        )
+        process = engine_ahead.take()
         assert process.stdin is not None
         start = Start(self._config, str(self.folder), os.getpid(), self._package)
         # One that ends before it has read this says why by its status.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import logging
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from headrace.engine.tenant_limits import read_limits
 from headrace.engine.wire import Ready
 from headrace.models.grammar import GrammarCompiler
 from headrace.models.loader import LoadedModel, load_model, lower_model
-from headrace.models.text import load_text
+from headrace.models.tokenizer import Tokenizer
 from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import CpuWeights, Progress
@@ -93,7 +94,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             loaded.spec.max_position,
             plan.max_model_len,
         )
-    grammars = GrammarCompiler(lambda: load_text(Path(config.model)).tokenizer, program.vocab_size)
+    grammars = GrammarCompiler(lambda: _tokenizer(config.model), program.vocab_size)
     executor = assemble(
         program,
         cpu_device(threads, config.isa, weights),
@@ -194,8 +195,14 @@ def _model_drafter(
 
 def _same_tokens(model: str, guesser: str, vocab_size: int) -> bool:
     """Whether a token means the same to both, by some thousands of them."""
-    one, other = load_text(Path(model)).tokenizer, load_text(Path(guesser)).tokenizer
+    one, other = _tokenizer(model), _tokenizer(guesser)
     return all(one.token_bytes(t) == other.token_bytes(t) for t in range(0, vocab_size, 1 + vocab_size // 4096))
+
+
+def _tokenizer(model: str) -> Tokenizer:
+    # Not at the top: few engines need a model's text side, and it would be a tenth of what they import.
+    text: Tokenizer = importlib.import_module("headrace.models.text").load_text(Path(model)).tokenizer
+    return text
 
 
 def _disk_space(config: Config) -> DiskSpace | None:
