@@ -1,5 +1,6 @@
 """What guessing ahead brings the replicas of a plan: tokens of a step, memory of who guesses, and how much sooner
-tokens come, for one request alone and for as many as the load has at once: in the simulator, with the control that serves.
+tokens come, for one request alone and for as many as the load has at once: in the simulator, with the control that
+serves.
 """
 
 from __future__ import annotations
