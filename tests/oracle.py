@@ -12,6 +12,7 @@ class Oracle:
     itself all the same; after a text's end it makes something up."""
 
     costly = False
+    copy = None
 
     def __init__(self, texts: Iterable[list[int]], wrong: int, vocab_size: int) -> None:
         self.texts = list(texts)

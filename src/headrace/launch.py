@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace import __version__
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError, MachineError
-from headrace.core.model_spec import ModelSpec
+from headrace.core.model_spec import KVGroup, ModelSpec
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.tenant_limits import read_limits
@@ -25,10 +25,9 @@ from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.program import Program
-from headrace.worker.assembly import DiskSpace, activation_bytes, assemble
+from headrace.worker.assembly import DiskSpace, DraftModel, activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.drafters.by_name import lookup_drafter
-from headrace.worker.drafters.model import ModelDrafter
 from headrace.worker.forms import FormsUnderWay
 from headrace.worker.machine import allowed_processors, available_memory, this_machine
 from headrace.worker.memory_plan import MemoryPlan, mib, plan_memory
@@ -48,20 +47,8 @@ class BuiltEngine:
     plan: MemoryPlan
     ready: Ready
     grammars: GrammarCompiler
-
-    @property
-    def capacity(self) -> Capacity:
-        """What its device holds: enough for an engine over another device to plan the same steps."""
-        windows = tuple(group.window for group in self.spec.kv_groups)
-        config, ready = self.config, self.ready
-        return Capacity(
-            config.max_num_seqs,
-            config.block_size,
-            self.plan.num_blocks,
-            windows,
-            ready.max_model_len,
-            ready.vocab_size,
-        )
+    capacity: Capacity
+    """What its device holds: enough for an engine over another device to plan the same steps."""
 
 
 def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
@@ -77,15 +64,23 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             field="threads",
         )
     loaded, program, weights = _load(config, config.model, threads, available, progress)
-    groups = loaded.spec.kv_groups
+    groups, taken = loaded.spec.kv_groups, _weight_bytes(program, weights)
+    activations = activation_bytes(program, config.max_num_batched_tokens, config.max_num_batched_tokens)
+    draft, draft_weights = None, 0
+    if config.speculative_model is not None:
+        draft, draft_groups, draft_weights = _draft_model(config, loaded.spec, threads, available - taken, progress)
+        groups += draft_groups
+        taken += draft_weights
+        activations += activation_bytes(draft.program, config.max_num_batched_tokens, config.max_num_seqs)
     plan = plan_memory(
         config,
         groups,
         max_position=loaded.spec.max_position,
-        weight_bytes=weights.nbytes + sum(vector.nbytes for vector in program.vectors.values()),
-        activation_bytes=activation_bytes(program, config.max_num_batched_tokens),
+        weight_bytes=taken,
+        activation_bytes=activations,
         allowed_bytes=machine.memory_bytes,
         available_bytes=available,
+        draft_weight_bytes=draft_weights,
     )
     if config.max_model_len is None and plan.max_model_len < loaded.spec.max_position:
         _notes.warning(
@@ -107,6 +102,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         compile_grammar=grammars.compile,
         host_blocks=plan.host_blocks,
         disk=_disk_space(config),
+        draft=None if draft is None else draft.up_to(plan.max_model_len),
     )
     isa = available_isas()[0] if config.isa == "auto" else config.isa
     kernels = f"{isa} {KERNELS_VERSION}"
@@ -128,19 +124,16 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
             "processor": machine.name,
         },
     )
-    drafter = lookup_drafter(config.speculate)
-    if config.speculative_model is not None:
-        drafter = _model_drafter(config, loaded.spec, plan, threads, available, progress)
     engine = Engine(
         executor,
         config,
         limits=limits,
-        drafter=drafter,
+        drafter=executor.drafter or lookup_drafter(config.speculate),
         disk=executor.disk,
         forms=FormsUnderWay(grammars.compile),
         fingerprint=ready.fingerprint,
     )
-    return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars)
+    return BuiltEngine(engine, config, loaded.spec, plan, ready, grammars, executor.capacity)
 
 
 def _load(
@@ -164,33 +157,28 @@ def _load(
     return loaded, program, weights
 
 
-def _model_drafter(
-    config: Config, spec: ModelSpec, plan: MemoryPlan, threads: int, available: int, progress: Progress | None
-) -> ModelDrafter:
-    """The speculative_model on an executor of its own, whose keys and values take a fourth of the model's at most."""
+def _weight_bytes(program: Program, weights: CpuWeights) -> int:
+    return weights.nbytes + sum(vector.nbytes for vector in program.vectors.values())
+
+
+def _draft_model(
+    config: Config, spec: ModelSpec, threads: int, available: int, progress: Progress | None
+) -> tuple[DraftModel, tuple[KVGroup, ...], int]:
+    """The speculative_model, its KV groups as the engine keeps them, and the bytes of its weights."""
     model = config.speculative_model
     assert model is not None
-    loaded, program, weights = _load(config, model, threads, available - plan.weight_bytes - plan.kv_bytes, progress)
+    loaded, program, weights = _load(config, model, threads, available, progress)
     if loaded.spec.vocab_size != spec.vocab_size or not _same_tokens(config.model, model, spec.vocab_size):
         raise ConfigError(
             f"speculative_model must have the model's own {spec.vocab_size} tokens, so that what it guesses means the "
             f"same: {model} has {loaded.spec.vocab_size}, or others",
             field="speculative_model",
         )
-    groups = loaded.spec.kv_groups
-    block_bytes = sum(layout.block_bytes for layout in program.kv)
-    length = min(plan.max_model_len, loaded.spec.max_position)
-    wanted = config.max_num_seqs * -(-length // config.block_size)
-    executor = assemble(
-        program,
-        cpu_device(threads, config.isa, weights),
-        num_slots=config.max_num_seqs,
-        num_blocks=(max(1, min(wanted, plan.kv_bytes // 4 // block_bytes)),) * len(groups),
-        windows=tuple(group.window for group in groups),
-        max_model_len=length,
-        max_tokens=config.max_num_batched_tokens,
-    )
-    return ModelDrafter(executor, max_tokens=config.max_num_batched_tokens)
+    # It lags behind, and may yet need what lies behind its windows.
+    groups = tuple(dataclasses.replace(group, window=None, noted=True) for group in loaded.spec.kv_groups)
+    program.kv = tuple(dataclasses.replace(layout, noted=True) for layout in program.kv)
+    draft = DraftModel(program, cpu_device(threads, config.isa, weights), loaded.spec.max_position)
+    return draft, groups, _weight_bytes(program, weights)
 
 
 def _same_tokens(model: str, guesser: str, vocab_size: int) -> bool:

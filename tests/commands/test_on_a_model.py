@@ -137,6 +137,17 @@ def test_doctor_adds_up_the_memory(default_model, tmp_path):
     assert memory["longest_sequences_at_once"] == 4
 
 
+def test_doctor_says_what_a_draft_model_takes(default_model, tmp_path):
+    file = tmp_path / "report.json"
+    assert run("doctor", str(default_model), "--speculative-model", str(default_model), "--json", str(file)) == 0
+    memory = json.loads(file.read_text())["memory"]
+    own, drafts = memory["kv_block_bytes"]
+    assert drafts == own + 128
+    assert memory["draft_model_kv_cache_bytes"] == 64 * drafts
+    assert memory["kv_cache_bytes"] == 64 * (own + drafts)
+    assert memory["draft_model_weights_bytes"] * 2 == memory["weights_bytes"]
+
+
 def test_doctor_says_what_would_not_fit_and_what_would(default_model, capsys):
     assert cli.run(["doctor", str(default_model), "--max-model-len", "4096", "--num-kv-blocks", "16"]) == 1
     out = capsys.readouterr().out

@@ -77,4 +77,17 @@ def _memory(built: BuiltEngine) -> dict[str, Any]:
         "kv_block_bytes": list(plan.block_bytes),
         "max_model_len": plan.max_model_len,
         "longest_sequences_at_once": plan.longest_sequences,
+        **_draft_model(built),
+    }
+
+
+def _draft_model(built: BuiltEngine) -> dict[str, Any]:
+    """What of that a draft model takes, whose KV groups come last."""
+    if built.config.speculative_model is None:
+        return {}
+    plan, own = built.plan, len(built.spec.kv_groups)
+    blocks = zip(plan.num_blocks[own:], plan.block_bytes[own:], strict=True)
+    return {
+        "draft_model_weights_bytes": plan.draft_weight_bytes,
+        "draft_model_kv_cache_bytes": sum(n * size for n, size in blocks),
     }

@@ -6,6 +6,9 @@ heads is contiguous. Policy reads sizes from here, the kernels and the numpy ref
     unit   = K  [k_dim][block_size]      transposed: one vector load spans the block's tokens
              V  [block_size][v_dim]
              and for int8: K scale float32 [block_size], V scale float32 [block_size]  (one per token and head)
+
+A block of a draft model ends with a note, int32 [NAME_WORDS + block_size]: the name of the prefix before it, and the
+tokens of which its keys and values were computed, -1 where they were not (worker/drafters/notes.py).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ if TYPE_CHECKING:  # the command line needs names of types, and need not wait fo
 
 KVDtype = Literal["bf16", "fp32", "int8"]
 KV_DTYPES: tuple[KVDtype, ...] = ("bf16", "fp32", "int8")
+NAME_WORDS = 4
 _ITEM_BYTES = {"bf16": 2, "fp32": 4, "int8": 1}
 
 
@@ -33,12 +37,13 @@ class KVLayout:
     v_dim: int
     block_size: int
     dtype: KVDtype
+    noted: bool = False
 
     @classmethod
     def of(cls, group: KVGroup, block_size: int, dtype: KVDtype) -> KVLayout:
         if dtype not in KV_DTYPES:
             raise ConfigError(f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}, got {dtype!r}")
-        return cls(len(group.layers), group.kv_heads, group.k_dim, group.v_dim, block_size, dtype)
+        return cls(len(group.layers), group.kv_heads, group.k_dim, group.v_dim, block_size, dtype, group.noted)
 
     @property
     def item_bytes(self) -> int:
@@ -69,8 +74,13 @@ class KVLayout:
         return self.num_layers * self.unit_bytes
 
     @property
-    def block_bytes(self) -> int:
+    def note_offset(self) -> int:
         return self.kv_heads * self.head_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        note = _round_up(4 * (NAME_WORDS + self.block_size)) if self.noted else 0
+        return self.note_offset + note
 
 
 def _round_up(size: int, to: int = 64) -> int:

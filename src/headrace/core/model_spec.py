@@ -80,7 +80,8 @@ class LayerSpec:
 @dataclass(frozen=True, slots=True)
 class KVGroup:
     """Layers whose keys and values are kept alike, so that they share one block table: same kind, window and
-    shapes. layers are indices into ModelSpec.layers, ascending; heads are KV heads (1 for latent)."""
+    shapes. layers are indices into ModelSpec.layers, ascending; heads are KV heads (1 for latent). noted: its blocks
+    say what was computed in them, as those of a draft model must, which lags behind."""
 
     kind: Literal["full", "window", "latent"]
     layers: tuple[int, ...]
@@ -88,6 +89,7 @@ class KVGroup:
     k_dim: int
     v_dim: int
     window: int | None = None
+    noted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

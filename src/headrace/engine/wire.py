@@ -10,7 +10,8 @@ import msgspec
 
 from headrace.core.request import OutputDelta, Request
 from headrace.policy.histogram import HistogramCounts
-from headrace.policy.records import RequestRecord, StepRecord
+from headrace.policy.request_log import RequestRecord
+from headrace.policy.step_ring import StepRecord
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):

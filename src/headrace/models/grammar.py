@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from headrace.core.errors import RequestError
 from headrace.core.structured import CallsForm, StructuredOutputsParams
 
@@ -148,10 +150,10 @@ class GrammarCompiler:
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
         if not matcher.is_error():
             trial = matcher.deep_copy()
-            allowed = int.from_bytes(trial.compute_bitmask(), "little")
-            if not trial.is_error() and allowed:
+            first = np.unpackbits(np.frombuffer(trial.compute_bitmask(), np.uint8), bitorder="little")
+            if not trial.is_error() and first.any():
                 # What may come is worked out at the first token: then it shows if that is too much.
-                trial.try_consume_tokens([(allowed & -allowed).bit_length() - 1])
+                trial.try_consume_tokens([int(first.argmax())])
                 if not trial.is_error():
                     return matcher
             matcher = trial

@@ -39,7 +39,8 @@ class KVCodec:
     """One layer of one cache. Blocks and slots are index arrays of equal shape."""
 
     def __init__(self, layout: KVLayout, cache: npt.NDArray[np.uint8], layer: int) -> None:
-        units = cache.reshape(-1, layout.kv_heads, layout.num_layers, layout.unit_bytes)[:, :, layer]
+        blocks = cache.reshape(-1, layout.block_bytes)[:, : layout.note_offset]
+        units = blocks.reshape(-1, layout.kv_heads, layout.num_layers, layout.unit_bytes)[:, :, layer]
         size, item = layout.block_size, _ITEM[layout.dtype]
         self._dtype = layout.dtype
         self._keys = _part(units, 0, (layout.k_dim, size), item)

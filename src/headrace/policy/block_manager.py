@@ -21,7 +21,7 @@ from headrace.core.request import CacheHint
 from headrace.policy.block_events import BlockEvent
 from headrace.policy.block_pool import ABSENT, BlockPool
 from headrace.policy.cache_report import CacheReport
-from headrace.policy.device_orders import DeviceOrders
+from headrace.policy.device_orders import CopyNow, DeviceOrders
 from headrace.policy.event_log import EventLog
 from headrace.policy.eviction import EXPIRED
 from headrace.policy.hint_clock import HintClock
@@ -39,7 +39,7 @@ class BlockManager:
     """block_size: tokens in a block. num_blocks, windows: one number per KV group (window None: full attention).
     reach: most positions that may be under way at once, which a window must span besides itself. fingerprint: of the
     numbers in the blocks. tiers: what lies below the device, if anything does; it needs caching.
-    recording: whether take_events() says what is stored and removed."""
+    recording: whether take_events() says what is stored and removed. copy_now: who makes copies of its own."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class BlockManager:
         fingerprint: str = "",
         tiers: Tiers | None = None,
         recording: bool = False,
+        copy_now: CopyNow | None = None,
     ) -> None:
         self.block_size = block_size
         self.blocks_total = sum(num_blocks)
@@ -62,7 +63,7 @@ class BlockManager:
         self.tiers = tiers
         self.cache: RadixCache | None = None
         self._hits: Hits | None = None
-        self._orders = DeviceOrders()
+        self._orders = DeviceOrders(copy_now)
         self._offloading: Offloading | None = None
         if caching:
             self.cache = RadixCache(block_size, num_blocks, sum(num_blocks), fingerprint)
@@ -319,6 +320,18 @@ class BlockManager:
         # Indices of one slot rise, so the last write to its capacity is the highest.
         self._capacity[slots] = (index + 1) * self.block_size
         return True
+
+    def grow_towards(self, slots: IntArray, ends: IntArray, more: IntArray) -> IntArray:
+        """Give slots that have blocks for ends[i] positions blocks for more[i] others; where there are not enough, what
+        they have must do. Returns how many of the others are provided for."""
+        if self.grow(slots, ends + more):
+            return more
+        room: IntArray = np.minimum(more, self._capacity.take(slots) - ends)
+        return room
+
+    def table(self, slot: int) -> IntArray:
+        """The slot's blocks: a view, int32 [groups, n]. What lies behind a window means nothing."""
+        return self._tables[:, slot, : int(self._capacity[slot]) // self.block_size]
 
     def free_behind(self, slots: IntArray, done: IntArray) -> None:
         """Free what no position from done[i] on can see. Steps under way may still see positions before done."""

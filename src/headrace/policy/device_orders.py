@@ -1,19 +1,25 @@
 """What the device is to be told before its next step: table writes and copies of blocks, each in the order in which
-they were decided.
+they were decided. Copies that somebody makes at once never get there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from headrace.core.batch import BlockCopies, BlockEdits, CopyKind, IntArray
+
+CopyNow = Callable[[CopyKind, int, int, int], bool]
+"""Makes a copy (kind, group, source, destination) at once; False if it is not its own to make."""
 
 _NO_EDITS = BlockEdits()
 _NO_COPIES = BlockCopies()
 
 
 class DeviceOrders:
-    def __init__(self) -> None:
+    def __init__(self, copy_now: CopyNow | None = None) -> None:
+        self._copy_now = copy_now
         self._edits: list[tuple[IntArray, int, IntArray, IntArray, IntArray]] = []
         self._copies: list[tuple[CopyKind, int, int, int]] = []
 
@@ -25,7 +31,8 @@ class DeviceOrders:
         self._edits.append((slots, group, index, blocks, epochs))
 
     def copy(self, kind: CopyKind, group: int, source: int, destination: int) -> None:
-        self._copies.append((kind, group, source, destination))
+        if self._copy_now is None or not self._copy_now(kind, group, source, destination):
+            self._copies.append((kind, group, source, destination))
 
     def take_edits(self) -> BlockEdits:
         """Those since the last call."""

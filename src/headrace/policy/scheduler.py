@@ -308,7 +308,7 @@ class Scheduler:
         """Guesses to compute beside the plan, if there is room for them. Nobody gives way to a guess."""
         if self._speculation is None or not len(plan.slots):
             return None
-        drafts = self._speculation.draft(self.slots, plan, budget)
+        drafts = self._speculation.draft(self.slots, plan, budget, self.blocks)
         if drafts is None or not self.blocks.grow(plan.slots, plan.starts + plan.counts + drafts.counts):
             return None
         return drafts

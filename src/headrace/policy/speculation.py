@@ -16,9 +16,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import BoolArray, DraftTokens, IntArray
+from headrace.core.batch import EMPTY, BoolArray, DraftTokens, IntArray
 from headrace.core.request import FinishReason
+from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import StepBudget
+from headrace.policy.device_orders import CopyNow
 from headrace.policy.moves import Move
 from headrace.policy.plan import Plan
 from headrace.policy.row_cost import RowCost
@@ -41,7 +43,7 @@ _LEAST_ODDS = 0.05
 class Context:
     """What a drafter sees of a request: its named tokens (prompt first, int32 [n]), whose slot it has (slot and serial
     together name it), and the namespace within which past texts may be used. most: tokens to propose at most. seed: of
-    what is sampled."""
+    what is sampled. blocks int32 [groups, n]: its KV blocks, enough for these too if the drafter is costly."""
 
     slot: int
     serial: int
@@ -49,6 +51,7 @@ class Context:
     tokens: IntArray
     most: int
     seed: int = 0
+    blocks: IntArray = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,10 @@ NOTHING = Proposal((), ())
 class Drafter(Protocol):
     costly: bool
     """Whether proposing takes time that counts even if nothing of it is used."""
+
+    @property
+    def copy(self) -> CopyNow | None:
+        """Makes the copies of blocks that it computes itself; None if it computes none."""
 
     def propose(self, contexts: Sequence[Context]) -> Sequence[Proposal]:
         """One proposal for each context; it may be shorter than asked, or empty."""
@@ -138,7 +145,7 @@ class Speculation:
         self._steps = 0
         self._pending: dict[tuple[int, int], _Computed] = {}
 
-    def draft(self, state: Slots, plan: Plan, budget: StepBudget) -> Drafts | None:
+    def draft(self, state: Slots, plan: Plan, budget: StepBudget, blocks: BlockManager) -> Drafts | None:
         """Draft tokens for entries of the plan that decode, within what is left of the budget; None for none."""
         ends = plan.starts + plan.counts
         able = (plan.counts == 1) & (ends == state.known.take(plan.slots))
@@ -159,16 +166,20 @@ class Speculation:
         entries, slots, trust = entries[hopeful], slots[hopeful], trust[hopeful]
         if not len(entries):
             return None
+        most = room[entries]
+        if self.drafter.costly:
+            most = blocks.grow_towards(slots, ends[entries], most)
         contexts = [
             Context(
                 slot,
                 int(state.serial[slot]),
                 (state[slot].tenant, state[slot].cache_salt),
                 state.tokens[slot, : ends[entry]],
-                int(room[entry]),
+                ahead,
                 state[slot].seed,
+                blocks.table(slot),
             )
-            for slot, entry in zip(slots.tolist(), entries.tolist(), strict=True)
+            for slot, entry, ahead in zip(slots.tolist(), entries.tolist(), most.tolist(), strict=True)
         ]
         proposals = self.drafter.propose(contexts)
         kept = self._choose(proposals, trust, sampled=sampled, rows=rows, left=budget.left)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from headrace.core.request import CacheHint
-from headrace.policy.records import RequestRecord, StepRecord
+from headrace.policy.request_log import RequestRecord
+from headrace.policy.step_ring import StepRecord
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

@@ -43,6 +43,8 @@ class Guessing:
 class Guesser:
     """A Drafter for requests whose seed is their number in the workload."""
 
+    copy = None
+
     def __init__(self, guessing: Guessing, seed: int) -> None:
         self.costly = guessing.pace is not None
         self._guessing = guessing

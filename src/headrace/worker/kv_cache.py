@@ -36,9 +36,12 @@ class KVCache:
         """Copy whole blocks, in order."""
         columns = (copies.kind, copies.group, copies.source, copies.destination)
         for kind, group, source, destination in zip(*(column.tolist() for column in columns), strict=True):
-            origin = self.host if kind == CopyKind.UP else self._blocks
-            target = self.host if kind == CopyKind.DOWN else self._blocks
-            target[group][destination] = origin[group][source]
+            self.copy_one(kind, group, source, destination)
+
+    def copy_one(self, kind: int, group: int, source: int, destination: int) -> None:
+        origin = self.host if kind == CopyKind.UP else self._blocks
+        target = self.host if kind == CopyKind.DOWN else self._blocks
+        target[group][destination] = origin[group][source]
 
 
 def _pages(size: int) -> Bytes:

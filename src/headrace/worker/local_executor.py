@@ -11,14 +11,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from headrace.core.batch import Batch, BatchOutput
 from headrace.engine.executor import Capacity
 from headrace.worker.disk_blocks import DiskBlocks
+from headrace.worker.drafters.model import ModelDrafter
 from headrace.worker.runner import Runner
 
 
 class LocalExecutor:
-    """disk: the lowest of its tiers, if it has one."""
+    """disk: the lowest of its tiers, if it has one. drafter: a model that guesses, whose blocks lie in its cache."""
 
-    def __init__(self, runner: Runner, capacity: Capacity, depth: int = 1, *, disk: DiskBlocks | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        capacity: Capacity,
+        depth: int = 1,
+        *,
+        disk: DiskBlocks | None = None,
+        drafter: ModelDrafter | None = None,
+    ) -> None:
         self.disk = disk
+        self.drafter = drafter
         self._runner = runner
         self._capacity = capacity
         self._thread = ThreadPoolExecutor(1, "headrace-step") if depth > 1 else None

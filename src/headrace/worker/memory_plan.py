@@ -23,7 +23,8 @@ RESERVE_BYTES = 256 * 2**20
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes by purpose. num_blocks, block_bytes and sequence_blocks (what one sequence of max_model_len holds at most)
-    have one number per KV group, and so has host_blocks: what is set aside below the cache, empty for nothing."""
+    have one number per KV group, and so has host_blocks: what is set aside below the cache, empty for nothing. The
+    draft model's groups come last, and draft_weight_bytes are part of weight_bytes."""
 
     allowed_bytes: int
     available_bytes: int
@@ -34,6 +35,7 @@ class MemoryPlan:
     sequence_blocks: tuple[int, ...]
     max_model_len: int
     host_blocks: tuple[int, ...] = ()
+    draft_weight_bytes: int = 0
 
     @property
     def kv_bytes(self) -> int:
@@ -54,6 +56,7 @@ def plan_memory(
     activation_bytes: int,
     allowed_bytes: int,
     available_bytes: int,
+    draft_weight_bytes: int = 0,
 ) -> MemoryPlan:
     """config must be resolved. Raises ConfigError where a setting cannot be met, MachineError where the machine is
     too small for the model whatever the settings."""
@@ -104,6 +107,7 @@ def plan_memory(
         sequence_blocks=_needed_blocks(config, groups, longest),
         max_model_len=longest,
         host_blocks=_host_blocks(below, num_blocks, layouts) if below else (),
+        draft_weight_bytes=draft_weight_bytes,
     )
 
 

@@ -39,6 +39,7 @@ class LookupDrafter:
     """past_tokens: how many tokens of past outputs are remembered, over all namespaces; 0 for none (n-gram)."""
 
     costly = False
+    copy = None
 
     def __init__(self, *, past_tokens: int = 0) -> None:
         self._past_tokens = past_tokens
