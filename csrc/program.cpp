@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <string>
@@ -23,7 +24,8 @@ void check_index(const std::string& name, int value, int end) {
 }  // namespace
 
 Program::Program(const KernelTable& kernels, ThreadPool& pool, const Inputs& inputs)
-    : kernels_(kernels), pool_(pool), scratch_(pool.threads()) {
+    : kernels_(kernels), pool_(pool), scratch_(pool.threads()),
+      shares_{TaskShares(pool.threads()), TaskShares(pool.threads())} {
   step_.inputs = inputs;
   step_.threads = pool.threads();
 }
@@ -43,7 +45,6 @@ int Program::add_group(const Group& group) {
 
 void Program::add_op(std::unique_ptr<Op> op) {
   ops_.push_back(std::move(op));
-  counters_ = std::vector<Counter>(ops_.size());
   tasks_.assign(ops_.size(), 0);
   op_times_.assign(ops_.size(), 0);
 }
@@ -132,18 +133,20 @@ void Program::run(int rows, int entries, int logits) {
   locate_rows();
   for (auto& plan : plans_) plan->prepare(step_);
   for (size_t i = 0; i < ops_.size(); ++i) tasks_[i] = ops_[i]->tasks(step_);
-  for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+  for (int worker = 0; worker < pool_.threads(); ++worker) shares_[0].deal(tasks_[0], worker);
   pool_.run([this](int worker) { run_ops(worker); });
 }
 
 void Program::run_ops(int worker) {
   auto before = std::chrono::steady_clock::now();
-  for (size_t i = 0, next; i < ops_.size(); i = next) {
+  int turn = 0;
+  for (size_t i = 0, next; i < ops_.size(); i = next, turn ^= 1) {
+    // Ops of a single task need no barrier of their own: whoever comes last to the one before runs them on the way.
     next = i + 1;
-    for (int t; (t = counters_[i].next.fetch_add(1, std::memory_order_relaxed)) < tasks_[i];)
-      ops_[i]->run(step_, t, worker);
-    // Ops of a single task need no barrier of their own: whoever comes last to this one runs them on the way.
     while (!profiling_ && next < ops_.size() && tasks_[next] <= 1) ++next;
+    // Until all are through with this op nobody looks at the next one's shares.
+    if (next < ops_.size()) shares_[turn ^ 1].deal(tasks_[next], worker);
+    for (int t; (t = shares_[turn].take(worker)) >= 0;) ops_[i]->run(step_, t, worker);
     pool_.barrier([&] {
       for (size_t small = i + 1; small < next; ++small)
         if (tasks_[small] == 1) ops_[small]->run(step_, 0, worker);

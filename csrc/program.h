@@ -1,9 +1,8 @@
 // A decoder as a list of ops over buffers, with every pointer bound: one call computes a step. The threads of the
-// pool walk the list together; an op is cut into tasks that any of them may take, and a barrier stands between ops,
-// where the last thread to come does what is a single task. Which tasks there are depends on the step and the number
-// of threads, what a task computes for a row never does.
+// pool walk the list together; an op is cut into tasks that any of them may take (task_shares.h), and a barrier stands
+// between ops, where the last thread to come does what is a single task. Which tasks there are depends on the step and
+// the number of threads, what a task computes for a row never does.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "attention_plan.h"
 #include "kernels.h"
 #include "scratch.h"
+#include "task_shares.h"
 #include "thread_pool.h"
 
 namespace headrace {
@@ -105,10 +105,6 @@ class Program {
   void locate_rows();
   void run_ops(int worker);
 
-  struct alignas(64) Counter {
-    std::atomic<int> next{0};
-  };
-
   const KernelTable& kernels_;
   ThreadPool& pool_;
   std::vector<Buffer> buffers_;
@@ -118,7 +114,7 @@ class Program {
   std::vector<Scratch> scratch_;  // one for each thread
   std::vector<int> rope_positions_;
   std::vector<int> tasks_;  // of each op, in this step
-  std::vector<Counter> counters_;
+  TaskShares shares_[2];    // of the op under way and of the one after it
   std::vector<int64_t> op_times_;
   Step step_;
   bool profiling_ = false;

@@ -178,12 +178,14 @@ class Linear final : public Op {
  private:
   static constexpr int kRowChunk = 64;  // when tiles alone are too few for the threads
   static constexpr int kManyTiles = 256;
+  static constexpr int kFewRows = 64;
 
   int tiles() const { return divide_up(matrix_.n, kTile); }
-  // As many for each thread, and of one size but for a tile, so that all end together; the more the larger the matrix.
+  // The more the smaller what a late thread leaves to wait for; but many rows are laid out anew for each task.
   int tile_tasks(const Step& step) const {
     if (step.threads == 1) return 1;
-    return std::min(tiles(), step.threads * (tiles() >= step.threads * kManyTiles ? 16 : 4));
+    const bool small = step.count(output_) <= kFewRows || tiles() >= step.threads * kManyTiles;
+    return std::min(tiles(), step.threads * (small ? 16 : 4));
   }
   static int part_of(int tiles, ptrdiff_t part, int parts) { return static_cast<int>(tiles * part / parts); }
   int row_chunk(const Step& step) const {

@@ -9,7 +9,7 @@ import uuid
 
 import psutil
 
-HEAVY = ("numpy", "zmq", "asyncio", "logging", "uvicorn", "starlette", "jinja2", "tokenizers", "urllib.request")
+HEAVY = ("numpy", "headrace.policy.scheduler", "zmq", "asyncio", "logging", "uvicorn", "jinja2", "tokenizers")
 
 
 def loaded_by(code: str) -> list[str]:
@@ -41,3 +41,9 @@ def test_an_engine_that_is_given_nothing_ends():
     command = [sys.executable, "-m", "headrace.engine_child"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_process_that_speaks_http_loads_no_arrays_and_no_scheduler():
+    loaded = loaded_by("import headrace.api_process, headrace.api_child")
+    assert "uvicorn" in loaded
+    assert not {"numpy", "headrace.policy.scheduler"} & set(loaded)

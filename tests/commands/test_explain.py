@@ -10,7 +10,7 @@ from tests.server.fake_engine import ByteTokenizer, FakeEngine, PlainTemplate
 from tests.server.serving import served, settings
 
 from headrace.cli import run
-from headrace.policy.request_log import RequestRecord
+from headrace.policy.records import RequestRecord
 from headrace.server.admin import create_admin_app
 from headrace.server.app import create_app
 

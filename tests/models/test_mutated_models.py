@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.models_for_tests import make_checkpoint, write_gguf
 
 from headrace.core.errors import ModelError
-from headrace.models.formats import gguf_blocks
+from headrace.models.formats import gguf_types
 from headrace.models.formats.gguf import GGUFFile
 from headrace.models.loader import load_model
 from headrace.models.text import load_text
@@ -31,7 +31,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A file with a matrix of every stored type, of random blocks."""
     path, random = tmp_path_factory.mktemp("types") / "m.gguf", np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
-    for kind, block in gguf_blocks.TYPES.items():
+    for kind, block in gguf_types.TYPES.items():
         raw = random.integers(0, 256, (4, 512 // block.values * block.bytes), np.uint8)
         writer.add_tensor(block.name, raw, raw_dtype=gguf.GGMLQuantizationType(kind))
     writer.write_header_to_file()

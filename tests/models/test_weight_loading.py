@@ -7,7 +7,7 @@ import pytest
 
 from headrace.models.decoder_weights import DecoderWeights, Part
 from headrace.models.families.family import HUB_NAMES
-from headrace.models.formats.weight_source import map_file, release_pages
+from headrace.models.formats.mapped_file import map_file, release_pages
 from headrace.models.weight_loading import LoadingMatrices
 from headrace.ops.matrix import Matrix
 

@@ -12,8 +12,7 @@ from headrace.core.errors import EngineDeadError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request, TokenLogprobs
 from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.wire import Inspected, Ready, Stats
-from headrace.policy.request_log import RequestRecord
-from headrace.policy.step_ring import StepRecord
+from headrace.policy.records import RequestRecord, StepRecord
 
 EOS = 256
 BOS = 257

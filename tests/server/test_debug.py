@@ -8,8 +8,7 @@ from starlette.applications import Starlette
 from tests.server.fake_engine import FakeEngine
 from tests.server.serving import http, refusal
 
-from headrace.policy.request_log import RequestRecord
-from headrace.policy.step_ring import StepRecord
+from headrace.policy.records import RequestRecord, StepRecord
 from headrace.server.admin import create_admin_app
 
 LOCAL = {"host": "127.0.0.1:8000"}

@@ -6,7 +6,7 @@ import pytest
 from tests.server.fake_engine import ByteTokenizer
 
 from headrace.policy.cache_report import CacheReport, Miss
-from headrace.policy.request_log import PreemptionRecord, RequestRecord
+from headrace.policy.records import PreemptionRecord, RequestRecord
 from headrace.server.explanation import explain
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError
 from headrace.models.published import published_model
+from headrace.policy.draft_model import DraftModel
 from headrace.policy.latency import StepWork
 from headrace.policy.speculation import Context
 from headrace.simulate.asking import ask_fleet
@@ -56,7 +57,7 @@ def test_when_all_guesses_are_right_a_step_brings_them_and_one_more() -> None:
 def test_a_model_that_guesses_takes_its_steps() -> None:
     rows, steps = DRAFTS + 1, 20
     free = guessing(1.0)
-    fleet = guessing(1.0, speculative_spec=published_model("llama-3.2-1b"))
+    fleet = guessing(1.0, drafter=DraftModel(published_model("llama-3.2-1b")))
     guesses = fleet.guessing
     assert guesses is not None and guesses.pace is not None
     seconds = 0.0
@@ -72,7 +73,7 @@ def test_a_model_that_guesses_takes_its_steps() -> None:
 
 def test_what_guesses_takes_memory_for_weights_and_for_what_it_has_read() -> None:
     # An 8B of 32 layers guesses for itself: of 58.2 GB beside one, another 16.1 GB are gone, and a token takes twice.
-    alone, twice = ALONE, guessing(0.5, speculative_spec=ALONE.spec)
+    alone, twice = ALONE, guessing(0.5, drafter=DraftModel(ALONE.spec))
     weights, token = 2 * 8_030_261_248, 128 * 1024
     left = int(0.9 * 80 * 2**30 - 3e9) - weights
     assert alone.capacity().num_blocks[0] == pytest.approx(left / (64 * token), abs=1)

@@ -53,6 +53,7 @@ def _prices(context: click.Context, option: click.Parameter, values: tuple[str, 
 @click.option("--max-num-batched-tokens", type=int, help="Tokens of a step at most. [the best of 512 to 8192]")
 @click.option("--num-speculative-tokens", type=int, help="Draft tokens a step; 0: no speculation. [the better]")
 @click.option("--acceptance", type=float, help="Share of draft tokens that hold. [0.6]")
+@click.option("--speculative-model", help="Published model that guesses. [a layer trained on top of the model]")
 @click.option("--pools", help="unified: each replica does both; split: prefill and decode apart. [the better]")
 @click.option("--headroom", type=float, help="Replicas more than the load needs, as a share of them. [0.1]")
 @click.option("--seed", type=int, help="Of the simulated arrivals. [0]")

@@ -27,14 +27,13 @@ from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
 from headrace.policy.preemption import Patience, Swap
 from headrace.policy.queue import FairQueue
+from headrace.policy.records import RequestRecord, StepRecord
 from headrace.policy.replica import Load
-from headrace.policy.request_log import RequestRecord
 from headrace.policy.row_cost import RowCost
 from headrace.policy.scheduler import Scheduler
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import DraftCounters, Drafter, Speculation
 from headrace.policy.steady import Repeats
-from headrace.policy.step_ring import StepRecord
 from headrace.policy.tiers import Tiers
 from headrace.policy.waiting_time import WaitingTime
 

@@ -12,9 +12,10 @@ from headrace.policy.histogram import Histogram
 from headrace.policy.holdup import Holdup, holdup
 from headrace.policy.latency import StepWork
 from headrace.policy.moves import Move
+from headrace.policy.records import StepRecord
 from headrace.policy.request_log import RequestLog
 from headrace.policy.scheduler import Scheduler
-from headrace.policy.step_ring import StepRecord, StepRing
+from headrace.policy.step_ring import StepRing
 
 SECONDS_BOUNDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 """vLLM's, for how long requests wait and run."""

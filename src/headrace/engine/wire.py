@@ -10,8 +10,7 @@ import msgspec
 
 from headrace.core.request import OutputDelta, Request
 from headrace.policy.histogram import HistogramCounts
-from headrace.policy.request_log import RequestRecord
-from headrace.policy.step_ring import StepRecord
+from headrace.policy.records import RequestRecord, StepRecord
 
 
 class Add(msgspec.Struct, tag=True, frozen=True):

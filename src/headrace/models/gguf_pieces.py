@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from headrace.core.errors import ModelError
-from headrace.models.formats.gguf import GGUFFile
+from headrace.models.formats.gguf_metadata import GGUFMetadata
+from headrace.models.piece_vocabulary import PieceVocabulary
 from headrace.models.pieces import Algorithm, Kind, Pieces
 
 
@@ -21,22 +20,26 @@ class _Usual(NamedTuple):
 
 
 _USUAL = {"llama": _Usual(Algorithm.BPE, False, 0), "t5": _Usual(Algorithm.UNIGRAM, True, 2)}
-MODELS = frozenset(_USUAL)
 
 
-def read_pieces(file: GGUFFile) -> Pieces:
+def load_pieces(file: GGUFMetadata, *, begin: list[int], end: list[int]) -> PieceVocabulary:
+    """begin, end: tokens put around every text that asks for special tokens. Raises ModelError as read_pieces."""
+    return PieceVocabulary(read_pieces(file), begin=begin, end=end)
+
+
+def read_pieces(file: GGUFMetadata) -> Pieces:
     """Raises ModelError naming the setting that is missing, torn or not supported."""
     usual = _USUAL[str(file.get("tokenizer.ggml.model"))]
     if file.get("tokenizer.ggml.treat_whitespace_as_suffix"):
         raise ModelError(f"{file.path}: tokenizer.ggml.treat_whitespace_as_suffix is not supported")
     names = file.strings("tokenizer.ggml.tokens")
-    kinds = _numbers(file, "token_type", len(names)).astype(np.int64).tolist()
-    scores = _numbers(file, "scores", len(names)).astype(np.float64).tolist()
+    kinds = [int(kind) for kind in _numbers(file, "token_type", len(names))]
+    scores = [float(score) for score in _numbers(file, "scores", len(names))]
     if not all(map(math.isfinite, scores)):
         raise ModelError(f"{file.path}: tokenizer.ggml.scores has one that is no number")
     charsmap = b""
     if "tokenizer.ggml.precompiled_charsmap" in file:
-        charsmap = file.numbers("tokenizer.ggml.precompiled_charsmap").astype(np.uint8).tobytes()
+        charsmap = bytes(int(byte) & 255 for byte in file.numbers("tokenizer.ggml.precompiled_charsmap"))
     unknown = file.get("tokenizer.ggml.unknown_token_id")
     return Pieces(
         path=file.path,
@@ -52,7 +55,7 @@ def read_pieces(file: GGUFFile) -> Pieces:
     )
 
 
-def _numbers(file: GGUFFile, name: str, count: int) -> np.ndarray:
+def _numbers(file: GGUFMetadata, name: str, count: int) -> list[int | float | bool]:
     key = f"tokenizer.ggml.{name}"
     if key not in file:
         raise ModelError(f"{file.path}: {key} is missing")
@@ -62,7 +65,7 @@ def _numbers(file: GGUFFile, name: str, count: int) -> np.ndarray:
     return numbers
 
 
-def _switch(file: GGUFFile, name: str, usual: bool) -> bool:
+def _switch(file: GGUFMetadata, name: str, usual: bool) -> bool:
     value = file.get(f"tokenizer.ggml.{name}")
     if value is None:
         return usual

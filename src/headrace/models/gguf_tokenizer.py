@@ -8,33 +8,36 @@ A way of splitting that is not known here is refused by name: guessing one gives
 from __future__ import annotations
 
 import hashlib
+import importlib
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from headrace.core.errors import ModelError
-from headrace.models import gguf_pieces
 from headrace.models.cache import cache_folder, locked, write_whole
-from headrace.models.formats.gguf import GGUFFile
+from headrace.models.formats.gguf_metadata import GGUFMetadata
 from headrace.models.gguf_splits import BEGIN_BY_DEFAULT, COMPOSED, SPLITS, WHOLE_WORDS_FIRST
 from headrace.models.json_vocabulary import JsonVocabulary
-from headrace.models.piece_vocabulary import PieceVocabulary
 from headrace.models.tokenizer import Vocabulary
 
 _VERSION = "2"
+_OF_PIECES = ("llama", "t5")
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 
-def load_vocabulary(file: GGUFFile) -> Vocabulary:
+def load_vocabulary(file: GGUFMetadata) -> Vocabulary:
     """Raises ModelError naming the setting that is missing, torn or not supported."""
-    if file.get("tokenizer.ggml.model") not in gguf_pieces.MODELS:
+    if file.get("tokenizer.ggml.model") not in _OF_PIECES:
         return JsonVocabulary(cached_tokenizer_json(file))
     unigram = file.get("tokenizer.ggml.model") == "t5"
     begin, end = _ends(file, begin=not unigram, end=unigram)
-    return PieceVocabulary(gguf_pieces.read_pieces(file), begin=begin, end=end)
+    # Not at the top: few models need it, and numpy with it.
+    pieces = importlib.import_module("headrace.models.gguf_pieces")
+    vocabulary: Vocabulary = pieces.load_pieces(file, begin=begin, end=end)
+    return vocabulary
 
 
-def cached_tokenizer_json(file: GGUFFile) -> Path:
+def cached_tokenizer_json(file: GGUFMetadata) -> Path:
     """Path of the tokenizer.json that stands for the file's vocabulary, built now if it is not there yet."""
     path = cache_folder() / "tokenizers" / f"{_vocabulary_digest(file)}.json"
     if not path.exists():
@@ -44,7 +47,7 @@ def cached_tokenizer_json(file: GGUFFile) -> Path:
     return path
 
 
-def build(file: GGUFFile) -> Tokenizer:
+def build(file: GGUFMetadata) -> Tokenizer:
     """Raises ModelError naming the setting that is missing, torn or not supported."""
     kind, split = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.pre")
     if kind != "gpt2":
@@ -73,7 +76,7 @@ def build(file: GGUFFile) -> Tokenizer:
     return tokenizer
 
 
-def token_id(file: GGUFFile, name: str) -> int | None:
+def token_id(file: GGUFMetadata, name: str) -> int | None:
     """Id of a named token (`bos`, `eos`, `eot` ...), checked against the vocabulary; None if the file has none."""
     key = f"tokenizer.ggml.{name}_token_id"
     value = file.get(key)
@@ -85,14 +88,14 @@ def token_id(file: GGUFFile, name: str) -> int | None:
     return value
 
 
-def _vocabulary_digest(file: GGUFFile) -> str:
+def _vocabulary_digest(file: GGUFMetadata) -> str:
     digest = hashlib.blake2b(_VERSION.encode(), digest_size=16)
     for key in file.keys("tokenizer.ggml."):
         digest.update(key.encode() + b"\0" + file.raw(key))
     return digest.hexdigest()
 
 
-def _merges(file: GGUFFile, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+def _merges(file: GGUFMetadata, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
     merges = []
     for merge in file.strings("tokenizer.ggml.merges"):
         left, _, right = merge.partition(" ")
@@ -102,11 +105,11 @@ def _merges(file: GGUFFile, vocabulary: dict[str, int]) -> list[tuple[str, str]]
     return merges
 
 
-def _add_tokens(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str]) -> None:
+def _add_tokens(tokenizer: Tokenizer, file: GGUFMetadata, tokens: list[str]) -> None:
     """Control tokens are special; user-defined ones are whole tokens wherever their text stands."""
     if "tokenizer.ggml.token_type" not in file:
         raise ModelError(f"{file.path}: tokenizer.ggml.token_type is missing, so special tokens are not known")
-    kinds = file.numbers("tokenizer.ggml.token_type").tolist()
+    kinds = file.numbers("tokenizer.ggml.token_type")
     if len(kinds) != len(tokens):
         raise ModelError(f"{file.path}: tokenizer.ggml.token_type has {len(kinds)} entries, tokens {len(tokens)}")
     for token, kind in zip(tokens, kinds, strict=True):
@@ -116,7 +119,7 @@ def _add_tokens(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str]) -> None
             tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
 
 
-def _add_ends(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str], *, begin: bool) -> None:
+def _add_ends(tokenizer: Tokenizer, file: GGUFMetadata, tokens: list[str], *, begin: bool) -> None:
     first, last = _ends(file, begin=begin, end=False)
     if first or last:
         pieces = [*(tokens[index] for index in first), "$A", *(tokens[index] for index in last)]
@@ -124,7 +127,7 @@ def _add_ends(tokenizer: Tokenizer, file: GGUFFile, tokens: list[str], *, begin:
         tokenizer.post_processor = processors.TemplateProcessing(single=pieces, special_tokens=special)
 
 
-def _ends(file: GGUFFile, *, begin: bool, end: bool) -> tuple[list[int], list[int]]:
+def _ends(file: GGUFMetadata, *, begin: bool, end: bool) -> tuple[list[int], list[int]]:
     """Tokens put before and after every text that asks for special tokens. begin, end: whether BOS and EOS are where
     the file does not say."""
     found = []

@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from headrace.core.errors import RequestError
 from headrace.core.structured import CallsForm, StructuredOutputsParams
 
@@ -150,10 +148,10 @@ class GrammarCompiler:
         matcher = llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=limits)
         if not matcher.is_error():
             trial = matcher.deep_copy()
-            first = np.unpackbits(np.frombuffer(trial.compute_bitmask(), np.uint8), bitorder="little")
-            if not trial.is_error() and first.any():
+            allowed = int.from_bytes(trial.compute_bitmask(), "little")
+            if not trial.is_error() and allowed:
                 # What may come is worked out at the first token: then it shows if that is too much.
-                trial.try_consume_tokens([int(first.argmax())])
+                trial.try_consume_tokens([(allowed & -allowed).bit_length() - 1])
                 if not trial.is_error():
                     return matcher
             matcher = trial

@@ -4,6 +4,7 @@ its authors recommend. It is what the API process needs; the engine's half is mo
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 
 from headrace.core.errors import ModelError
 from headrace.models.chat_template import ChatTemplate
-from headrace.models.formats.gguf import GGUFFile
+from headrace.models.formats.gguf_metadata import GGUFMetadata
 from headrace.models.gguf_tokenizer import load_vocabulary, token_id
 from headrace.models.json_vocabulary import JsonVocabulary
-from headrace.models.piece_vocabulary import load_sentencepiece
 from headrace.models.settings_file import read_json
 from headrace.models.tokenizer import Tokenizer, Vocabulary
 
@@ -39,7 +39,7 @@ def load_text(path: Path) -> TextModel:
 
 
 def _from_gguf(path: Path) -> TextModel:
-    file = GGUFFile(path)
+    file = GGUFMetadata(path)
     bos, ends = token_id(file, "bos"), [token_id(file, name) for name in ("eos", "eot", "eom")]
     eos_ids = tuple(dict.fromkeys(index for index in ends if index is not None))
     tokenizer = Tokenizer(load_vocabulary(file), bos_id=bos, eos_ids=eos_ids)
@@ -71,7 +71,10 @@ def _vocabulary(path: Path, settings: dict[str, Any]) -> Vocabulary:
         return JsonVocabulary(path / "tokenizer.json")
     for name in _PIECE_FILES:
         if (path / name).is_file():
-            return load_sentencepiece(path / name, settings)
+            # Not at the top: few models need it, and numpy with it.
+            pieces = importlib.import_module("headrace.models.piece_vocabulary")
+            vocabulary: Vocabulary = pieces.load_sentencepiece(path / name, settings)
+            return vocabulary
     raise ModelError(f"{path}: it has no tokenizer.json and no {', '.join(_PIECE_FILES)}")
 
 

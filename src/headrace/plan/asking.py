@@ -15,6 +15,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
 from headrace.models.published import published_model
 from headrace.plan.question import POOLS, Limits, Load, Question, Slo
+from headrace.policy.draft_model import DraftModel
 from headrace.workload.demand import Demand
 from headrace.workload.traces import read_trace
 
@@ -46,6 +47,7 @@ def ask(
     max_num_batched_tokens: int | None = None,
     num_speculative_tokens: int | None = None,
     acceptance: float | None = None,
+    speculative_model: str | None = None,
     pools: str | None = None,
     headroom: float = 0.1,
     seed: int = 0,
@@ -73,7 +75,9 @@ def ask(
         chunks=Limits().chunks if max_num_batched_tokens is None else (max_num_batched_tokens,),
         drafts=Limits().drafts if num_speculative_tokens is None else (num_speculative_tokens,),
         accepted=Limits().accepted if acceptance is None else acceptance,
-        drafted=acceptance is not None or bool(num_speculative_tokens),
+        drafted=acceptance is not None or bool(num_speculative_tokens) or speculative_model is not None,
+        drafter=None if speculative_model is None else DraftModel(published_model(speculative_model)),
+        speculative_model=speculative_model or "",
         pools=POOLS if pools is None else (pools,),
         headroom=headroom,
     )

@@ -21,7 +21,6 @@ _TRIED = 6
 
 _TRIES, _LOWEST = 4, 0.25  # rates that a pool is tried at, and the lowest of them, as a share of the first
 _SLOWER = 0.96  # of a rate that was too high, at most
-_NO_SPECULATION = "speculation is not simulated: the latency model alone says what it brings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,6 @@ class Evidence:
     cut: float
     tried: int
     dropped: int
-    note: str = ""
 
 
 def chosen(
@@ -44,7 +42,7 @@ def chosen(
     found: Sequence[Candidate],
     kept: Callable[[Candidate, Question], bool],
     progress: Progress,
-) -> tuple[list[Candidate], Candidate, Evidence | None]:
+) -> tuple[list[Candidate], Candidate, Evidence]:
     """Candidates in their new order, the chosen one, and what speaks for it. ConfigError where none keeps the times."""
 
     # Of those that differ in chunks alone, the cheapest, unless a trace's lengths make chunks matter.
@@ -75,17 +73,13 @@ def chosen(
         )
     best, capacity = passed[0]
     order = [*(one for one, _ in passed), *waiting, *others]
-    if not capacity:
-        return order, best, Evidence((), (), (), 0.0, tried, dropped, _NO_SPECULATION)
     progress(f"simulating {_name(best)} at the load, in cells of two sizes")
     return order, best, _evidence(question, best, capacity, tried, dropped)
 
 
 def _rehearsed(question: Question, candidate: Candidate) -> tuple[Candidate, tuple[Seen, ...]] | None:
     """The candidate with the capacities that were seen: each pool is tried at rates that fall until its times are kept.
-    None where they are at none. One with drafts is taken at its word."""
-    if any(pool.replica.way.drafts for pool in candidate.pools):
-        return candidate, ()
+    None where they are at none."""
     trying = dict.fromkeys(range(len(candidate.pools)), 1.0)
     seen: dict[int, tuple[float, Seen]] = {}
     for _ in range(_TRIES):
@@ -134,14 +128,16 @@ def _cell(question: Question, pool: Pool, count: int, point: Point | None, share
     load, way = question.load, pool.replica.way
     times = most if point is None else point
     seconds = times.ttft[0] + load.output_len * times.tpot[0]
-    size = min(cell_size(rate, seconds), count)
+    size = min(cell_size(rate, seconds, way), count)
     if not whole and size > 1:
         size //= 2
     memory = pool.replica.memory
     slots = max(int(min(memory.most_running, 1.5 * most.peak + 4)), 1) if most.peak else max(memory.held, 1)
     slots = min(slots, way.chunk)
     running = rate * seconds if most.peak else 0.0
-    return Cell(pool.replica.spec, way, load, question.slo, size, rate, seconds, running, slots, question.seed)
+    return Cell(
+        pool.replica.spec, way, load, question.slo, size, rate, seconds, running, slots, question.seed, question.drafter
+    )
 
 
 def _name(candidate: Candidate) -> str:

@@ -12,6 +12,7 @@ from headrace.plan.choice import Evidence
 from headrace.plan.needs import host_needs, network_needs
 from headrace.plan.question import Question
 from headrace.plan.rehearsal import Seen
+from headrace.plan.speculation import what_it_brings
 from headrace.plan.steady import Point
 from headrace.plan.usage import binding, floors, usage
 from headrace.plan.ways import QUALITY, WHY_TP_IN_A_NODE, may_be_chosen
@@ -65,11 +66,18 @@ def explained(
             "floors_gpus": floors(question.model, serving, load, chosen.rate, floor_tpot),
             "network": network_needs(chosen, question),
             "host": host_needs(chosen, question),
+            **({} if evidence is None else _guessing(question, chosen, points[-1])),
             "simulation": None if evidence is None else _simulation(evidence, question),
             "notes": _notes(question, candidates, chosen),
         },
         candidates=tuple(_line(one, question) for one in candidates[:_SHOWN]),
     )
+
+
+def _guessing(question: Question, chosen: Candidate, point: Point) -> Figures:
+    if not question.limits.drafted or not any(question.limits.drafts):
+        return {}
+    return {"speculation": what_it_brings(question, chosen.pools[-1].replica.way, point.running)}
 
 
 def per_million(candidate: Candidate, question: Question) -> float:
@@ -189,9 +197,8 @@ def _simulation(evidence: Evidence, question: Question) -> Figures:
         "at_the_load": [_seen(one, question) for one in evidence.loaded],
         "at_the_load_in_smaller_cells": [_seen(one, question) for one in evidence.smaller],
         "error_of_the_cut": evidence.cut,
-        "cut": evidence.note
-        or "cells of a few replicas behind a router of their own, each with its share of the requests: replicas share "
-        "nothing but what comes; what a router gains from more of them is what the two sizes differ by",
+        "cut": "cells of a few replicas behind a router of their own, each with its share of the requests: replicas "
+        "share nothing but what comes; what a router gains from more of them is what the two sizes differ by",
     }
 
 

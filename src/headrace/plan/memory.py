@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.core.model_spec import ModelSpec
 from headrace.plan.question import Load
+from headrace.policy.draft_model import DraftModel
 from headrace.policy.memory import BESIDE, USABLE
 from headrace.policy.pipeline import Stage, cut
 from headrace.policy.roofline import Serving
@@ -24,10 +25,12 @@ _PACKED = 0.95  # share of the cache that running requests fill before they wait
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one GPU. prefix: keys and values of what every prompt begins with, kept once. cache: what is left for
+    """Bytes of one GPU. draft: weights of a model that guesses ahead, whose keys and values count with the model's.
+    prefix: keys and values of what every prompt begins with, kept once. cache: what is left for
     requests' own. request: of one request whole; running: of one in the middle of its answer."""
 
     weights: int
+    draft: int
     prefix: int
     cache: int
     activations: int
@@ -49,6 +52,7 @@ class Memory:
     def parts(self) -> dict[str, int]:
         return {
             "weights": self.weights,
+            **({"draft_weights": self.draft} if self.draft else {}),
             "kv_prefix": self.prefix,
             "kv_cache": self.cache,
             "activations": self.activations,
@@ -57,9 +61,11 @@ class Memory:
         }
 
 
-def memory_of(spec: ModelSpec, serving: Serving, chunk: int, load: Load) -> Memory | None:
+def memory_of(
+    spec: ModelSpec, serving: Serving, chunk: int, load: Load, drafter: DraftModel | None = None
+) -> Memory | None:
     """None where the weights, or not even one request beside them, fit."""
-    found = [_stage(stage, serving, chunk, load) for stage in cut(spec, serving.stages)]
+    found = [_stage(stage, serving, chunk, load, drafter) for stage in cut(spec, serving.stages)]
     fullest = min(found, key=lambda memory: memory.cache / memory.request)
     return fullest if fullest.held >= 1 else None
 
@@ -69,17 +75,22 @@ def stage_weights(stage: Stage, serving: Serving) -> int:
     return -(-stage.weight_bytes(serving.weights) // serving.ranks)
 
 
-def _stage(stage: Stage, serving: Serving, chunk: int, load: Load) -> Memory:
+def _stage(stage: Stage, serving: Serving, chunk: int, load: Load, drafter: DraftModel | None) -> Memory:
     spec, ranks, total = stage.spec, serving.ranks, serving.hardware.memory_bytes
     reserve = total - int(total * USABLE)
     weights = stage_weights(stage, serving)
     activations = _activations(spec, ranks, chunk)
     graphs = int(max(BESIDE - activations, _GRAPHS))
-    prefix = spec.kv_bytes(_blocks(load.prefix_len), serving.cache, ranks)
-    own = spec.kv_bytes(_blocks(load.whole), serving.cache, ranks)
-    running = spec.kv_bytes(int(load.input_len + load.output_len / 2 + BLOCK / 2), serving.cache, ranks)
-    cache = total - reserve - weights - activations - graphs - prefix
-    return Memory(weights, prefix, cache, activations, graphs, reserve, own, running)
+    draft = 0 if drafter is None else -(-drafter.weight_bytes(serving.weights) // ranks)
+
+    def kept(tokens: int) -> int:
+        specs = (spec,) if drafter is None else (spec, drafter.spec)
+        return sum(one.kv_bytes(tokens, serving.cache, ranks) for one in specs)
+
+    prefix, own = kept(_blocks(load.prefix_len)), kept(_blocks(load.whole))
+    running = kept(int(load.input_len + load.output_len / 2 + BLOCK / 2))
+    cache = total - reserve - weights - draft - activations - graphs - prefix
+    return Memory(weights, draft, prefix, cache, activations, graphs, reserve, own, running)
 
 
 def _activations(spec: ModelSpec, ranks: int, chunk: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
 from headrace.core.model_spec import ITEM_BYTES, ModelSpec
+from headrace.policy.draft_model import DraftModel, layer_on_top
 from headrace.workload.demand import Demand
 
 CACHE_DTYPES = ("bf16", "fp8", "int8")
@@ -80,7 +81,8 @@ class Load:
 class Limits:
     """What of the search is decided beforehand. weights, caches: dtypes to try, empty for those that keep the quality
     of 16 bits. chunks: tokens of a step at most. drafts: draft tokens to try, 0 is no speculation; accepted: share of
-    draft tokens that hold; drafted: whether speculation may be the answer. headroom: replicas more than the load needs,
+    draft tokens that hold; drafted: whether speculation may be the answer; drafter: who guesses, None for a layer on
+    top of the model, called speculative_model. headroom: replicas more than the load needs,
     as a share of them."""
 
     weights: tuple[str, ...] = ()
@@ -91,6 +93,8 @@ class Limits:
     drafts: tuple[int, ...] = (0, 3)
     accepted: float = 0.6
     drafted: bool = False
+    drafter: DraftModel | None = None
+    speculative_model: str = ""
     pools: tuple[str, ...] = POOLS
     headroom: float = 0.1
 
@@ -132,8 +136,20 @@ class Question:
                 f"{self.name}'s context",
                 field="input_len",
             )
+        if self.limits.drafter is not None:
+            self.limits.drafter.check(self.model)
+            if not any(self.limits.drafts):
+                raise ConfigError(
+                    "speculative_model needs num_speculative_tokens above 0: how many it guesses in a step",
+                    field="num_speculative_tokens",
+                )
         if not self.gpus:
             raise ConfigError("give at least one gpu", field="gpu")
+
+    @property
+    def drafter(self) -> DraftModel:
+        """Who guesses ahead, if anybody does."""
+        return self.limits.drafter or layer_on_top(self.model)
 
 
 def _within(name: str, value: float, least: float, *, inclusive: bool = False) -> None:

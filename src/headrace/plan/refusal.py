@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import KNOWN, Hardware
-from headrace.plan.memory import memory_of
 from headrace.plan.question import Limits, Question
 from headrace.plan.steady import Replica, Way
-from headrace.plan.ways import first_ways, may_be_chosen, weights_of
+from headrace.plan.ways import first_ways, may_be_chosen, memory_for, weights_of
 from headrace.policy.roofline import Serving
 
 _ROUNDED = 1.02  # of a time that is offered: so much above what was computed, so that it is kept
@@ -96,9 +95,9 @@ def _best(question: Question, gpus: Sequence[Hardware], limits: Limits, name: st
 def _replicas(question: Question, gpus: Sequence[Hardware], limits: Limits) -> Iterator[Replica]:
     for gpu in gpus:
         for way in first_ways(question.model, gpu, limits):
-            memory = memory_of(question.model, way.serving, way.chunk, question.load)
+            memory = memory_for(question, way)
             if memory is not None and may_be_chosen(way, limits):
-                yield Replica(question.model, way, question.load, memory)
+                yield Replica(question.model, way, question.load, memory, question.drafter.pace(way.serving))
 
 
 def _no_room(question: Question) -> str:
@@ -121,7 +120,7 @@ def _no_room(question: Question) -> str:
         ways += [
             f"{way.serving.weights} weights fit {way.serving.devices}"
             for way in first_ways(spec, gpu, free)
-            if memory_of(spec, way.serving, way.chunk, question.load) is not None
+            if memory_for(question, way) is not None
         ][:1]
         told.append(text + (f"; {', or '.join(ways)}" if ways else "; no number of them would"))
     return "; ".join(told)
@@ -134,6 +133,6 @@ def _holding(question: Question, gpu: Hardware, weights: str) -> list[tuple[int,
     found = []
     for way in first_ways(question.model, gpu, replace(every, caches=(cache,))):
         serving: Serving = way.serving
-        if memory_of(question.model, serving, way.chunk, question.load) is not None:
+        if memory_for(question, way) is not None:
             found.append((serving.devices, serving.ranks, serving.stages))
     return sorted(found, key=lambda held: (held[0], held[2]))

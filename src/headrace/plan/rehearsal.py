@@ -23,6 +23,7 @@ from headrace.core.model_spec import ModelSpec
 from headrace.plan.candidate import POOLED
 from headrace.plan.question import Load, Slo
 from headrace.plan.steady import Way
+from headrace.policy.draft_model import DraftModel
 from headrace.simulate.asking import natural_block_size
 from headrace.simulate.fleet import Fleet
 from headrace.simulate.simulator import Simulation
@@ -32,6 +33,7 @@ from headrace.workload.demand import Demand
 # Of the time that a request takes: before those that count, while they come, and after them until they have ended.
 _WARM, _COUNTED, _AFTER = 0.15, 0.6, 1.15
 _MOST, _FEWEST = 5000, 400  # requests of a cell
+_MOST_GUESSED = 1500  # where tokens are guessed ahead: no steps are alike, and each is taken alone
 _MOST_TOKENS = 5e6  # of a trace's requests in a cell
 _RECORDED_WARM = 0.2  # share of a trace's requests, the first, that do not count
 _THERE = -2  # the content of what requests had before the cell begins
@@ -42,7 +44,7 @@ _TOLERATED = 1.02  # times beyond the asked ones: what is left to chance in a pe
 class Cell:
     """replicas of one way, each at so many requests a second, of which each takes about `seconds`. running: requests on
     each as it begins, in the midst of their answers, as near a full cell answers a change of its rate but slowly.
-    slots: those that may run at once on one."""
+    slots: those that may run at once on one. drafter: who guesses ahead, if the way has drafts."""
 
     spec: ModelSpec
     way: Way
@@ -54,6 +56,7 @@ class Cell:
     running: float
     slots: int
     seed: int
+    drafter: DraftModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,14 @@ class Seen:
         return max(self.ttft[1] / slo.ttft, self.tpot[1] / slo.tpot)
 
 
-def cell_size(rate: float, seconds: float) -> int:
+def cell_size(rate: float, seconds: float, way: Way) -> int:
     """Replicas of a cell: as many as have their deviations counted together, fewer where they serve very many."""
     each = rate * seconds * (_WARM + _COUNTED + _AFTER)
-    return int(min(max(_MOST / max(each, 1.0), 1), POOLED))
+    return int(min(max(_most(way) / max(each, 1.0), 1), POOLED))
+
+
+def _most(way: Way) -> int:
+    return _MOST_GUESSED if way.drafts else _MOST
 
 
 def rehearse(cells: Sequence[Cell]) -> list[Seen]:
@@ -100,6 +107,9 @@ def _run(cell: Cell) -> Seen:
         block_size=natural_block_size(demands),
         max_num_seqs=cell.slots,
         max_num_batched_tokens=chunk,
+        num_speculative_tokens=way.drafts,
+        acceptance=way.accepted,
+        drafter=cell.drafter if way.drafts else None,
     )
     router = "prefix" if cell.load.demands else "least-loaded"
     run = Simulation(demands, fleet, router, cell.seed)
@@ -128,7 +138,7 @@ def _drawn(cell: Cell) -> tuple[list[Demand], float, float]:
     load, draw, rate = cell.load, Random(cell.seed), cell.rate * cell.replicas
     begin = _WARM * cell.seconds
     counted = max(_COUNTED * cell.seconds, _FEWEST / rate)
-    counted = min(counted, max(_MOST / rate - begin, 0.1 * counted))
+    counted = min(counted, max(_most(cell.way) / rate - begin, 0.1 * counted))
     last = begin + counted + _AFTER * cell.seconds
     answer = 1 if cell.way.does == "prefill" else round(load.output_len)
     prompts = _prompts(cell)

@@ -21,11 +21,12 @@ from headrace.plan.candidate import (
 )
 from headrace.plan.choice import chosen
 from headrace.plan.explanation import explained
-from headrace.plan.memory import Memory, memory_of
+from headrace.plan.memory import Memory
 from headrace.plan.question import Question, Slo
 from headrace.plan.refusal import refusal
 from headrace.plan.steady import Replica, Way
-from headrace.plan.ways import first_ways, may_be_chosen, variants
+from headrace.plan.ways import first_ways, may_be_chosen, memory_for, variants
+from headrace.policy.latency import Prior
 from headrace.policy.roofline import Roofline, Serving
 
 Progress = Callable[[str], None]
@@ -87,8 +88,8 @@ class _Search:
 
     def __init__(self, question: Question, gpu: Hardware) -> None:
         self._question = question
-        self._memory: dict[tuple[Serving, int], Memory | None] = {}
-        self._rooflines: dict[Serving, Roofline] = {}
+        self._memory: dict[tuple[Serving, int, bool], Memory | None] = {}
+        self._priors: dict[Serving, tuple[Roofline, Prior]] = {}
         ways = [way for way in first_ways(question.model, gpu, question.limits) if self._held(way) is not None]
         # A replica of more than a node is tried only where none of one node holds the model.
         self._ways = [way for way in ways if way.serving.devices <= gpu.per_node] or ways
@@ -134,10 +135,11 @@ class _Search:
         question, memory = self._question, self._held(way)
         if memory is None:
             return None
-        roofline = self._rooflines.get(way.serving)
-        if roofline is None:
-            roofline = self._rooflines[way.serving] = Roofline(question.model, way.serving)
-        replica = Replica(question.model, way, question.load, memory, roofline)
+        if way.serving not in self._priors:
+            roofline = Roofline(question.model, way.serving)
+            self._priors[way.serving] = roofline, question.drafter.pace(way.serving)
+        roofline, drafting = self._priors[way.serving]
+        replica = Replica(question.model, way, question.load, memory, drafting, roofline)
         most = replica.capacity(slo, POOLED)
         if most is None:
             return None
@@ -146,9 +148,9 @@ class _Search:
         return Pool(replica, most, replica.capacity(slo, 1) if few else None)
 
     def _held(self, way: Way) -> Memory | None:
-        key = way.serving, way.chunk
+        key = way.serving, way.chunk, way.drafts > 0
         if key not in self._memory:
-            self._memory[key] = memory_of(self._question.model, way.serving, way.chunk, self._question.load)
+            self._memory[key] = memory_for(self._question, way)
         return self._memory[key]
 
 

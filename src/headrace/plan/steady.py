@@ -20,14 +20,12 @@ from headrace.core.model_spec import ModelSpec
 from headrace.plan.closed_loop import VLLM
 from headrace.plan.memory import Memory
 from headrace.plan.question import Load, Slo
-from headrace.policy.latency import StepWork
+from headrace.policy.latency import Prior, StepWork
 from headrace.policy.roofline import Parts, Roofline, Serving
 
 _BUSIEST = 0.97  # share of a step's room for prompts that they may take in the mean
 _HALVINGS = 18
 _LEAST = 1e-3  # requests running, where a search begins
-# Of a decode step, what drafting one token takes beside one layer's share: the head, and what the host does.
-_DRAFT_BESIDE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +63,21 @@ class Point:
 
 
 class Replica:
-    """One way to serve a model under a load."""
+    """One way to serve a model under a load. drafting: seconds of a step of who guesses, if anybody does."""
 
-    def __init__(self, spec: ModelSpec, way: Way, load: Load, memory: Memory, roofline: Roofline | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        way: Way,
+        load: Load,
+        memory: Memory,
+        drafting: Prior,
+        roofline: Roofline | None = None,
+    ) -> None:
         self.way, self.memory, self.spec = way, memory, spec
         self._load = load
         self._roofline = roofline or Roofline(spec, way.serving)
+        self._drafting = drafting
         self._context = int(load.prefix_len + load.input_len + load.output_len / 2)
         # Steps that an answer takes.
         self._steps = load.output_len / way.tokens_per_step
@@ -216,8 +223,10 @@ class Replica:
         work, numbers = self._work(running, prefill), VLLM
         seconds = numbers.kernels * self._roofline(work)
         if self.way.drafts and running:
-            plain = self._roofline(_decodes(max(round(running), 1), self._context))
-            seconds += self.way.drafts * plain * (1 / len(self.spec.layers) + _DRAFT_BESIDE)
+            # Who guesses reads prompts too, and takes a step for each token ahead.
+            seconds += self.way.drafts * self._drafting(_decodes(max(round(running), 1), self._context))
+            if prompts := self._prompts(prefill):
+                seconds += self._drafting(prompts)
         return seconds + numbers.step + numbers.request * work.requests
 
     def _work(self, running: float, prefill: float) -> StepWork:
@@ -225,16 +234,23 @@ class Replica:
         decoding = max(round(running), 1) if running else 0
         if not self.way.drafts and prefill < 0.5:
             return _decodes(max(decoding, 1), self._context)
-        load, drafts = self._load, self.way.drafts
-        prompts = math.ceil(prefill / load.computed - 1e-9) if prefill >= 0.5 else 0
-        tokens = round(prefill) if prompts else 0
-        pairs = tokens * (load.prefix_len + load.cached + load.computed * (1 + load.spread) / 2)
+        drafts, read = self.way.drafts, self._prompts(prefill)
+        tokens, pairs, prompts = (read.tokens, read.prefill_pairs, read.longer) if read else (0, 0.0, 0)
         entries, rows = decoding + prompts, decoding * (1 + drafts)
         if not drafts:
             return StepWork(tokens + decoding, entries, decoding * self._context, pairs, entries, entries, prompts)
         return StepWork(
             tokens + rows, entries, 0, pairs + rows * self._context, rows + prompts, rows + prompts, entries
         )
+
+    def _prompts(self, prefill: float) -> StepWork | None:
+        """Of prompts alone, so many tokens."""
+        if prefill < 0.5:
+            return None
+        load, tokens = self._load, round(prefill)
+        prompts = math.ceil(prefill / load.computed - 1e-9)
+        pairs = tokens * (load.prefix_len + load.cached + load.computed * (1 + load.spread) / 2)
+        return StepWork(tokens, prompts, 0, pairs, prompts, prompts, prompts)
 
 
 def _decodes(requests: int, context: int) -> StepWork:

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from headrace.core.hardware import Hardware
 from headrace.core.model_spec import ModelSpec
-from headrace.plan.question import CACHE_DTYPES, Limits
+from headrace.plan.memory import Memory, memory_of
+from headrace.plan.question import CACHE_DTYPES, Limits, Question
 from headrace.plan.steady import Way
 from headrace.policy.roofline import Serving
 
@@ -76,6 +77,12 @@ def caches_of(gpu: Hardware, limits: Limits) -> tuple[str, ...]:
         return limits.caches
     eight = "fp8" if any(dtype == "fp8" for dtype, _ in gpu.peaks) else "int8"
     return tuple(dtype for dtype in CACHE_DTYPES if dtype in ("bf16", eight))
+
+
+def memory_for(question: Question, way: Way) -> Memory | None:
+    """What a GPU holds; None where it does not fit."""
+    drafter = question.drafter if way.drafts else None
+    return memory_of(question.model, way.serving, way.chunk, question.load, drafter)
 
 
 def may_be_chosen(way: Way, limits: Limits) -> bool:

@@ -14,56 +14,13 @@ import msgspec
 
 from headrace.core.request import Request, RequestState
 from headrace.policy.backlog import Waiting
-from headrace.policy.cache_report import CacheReport
 from headrace.policy.holdup import HoldupClock
 from headrace.policy.moves import Move
+from headrace.policy.records import PreemptionRecord, RequestRecord
 
 _MOST_PREEMPTIONS = 32
 _MOST_FOUND = 16
 _CHOICE = re.compile(r"(-\d+){0,2}")
-
-
-class PreemptionRecord(msgspec.Struct, gc=False):
-    """after_s: since the request's arrival. kind: swap (what it had computed is moved aside) or recompute. by: who
-    needed its place, if it was another's priority; None if blocks ran out for those that run. resumed_after_s: when it
-    ran again."""
-
-    after_s: float
-    kind: str = "recompute"
-    by: str | None = None
-    resumed_after_s: float | None = None
-
-
-class RequestRecord(msgspec.Struct, gc=False):
-    """Seconds are counted from the request's arrival at the engine. waited_s: in the queue, also after preemptions;
-    waited_for: the same by what held it up. prefix_of: whose computation of the same beginning it waited for last.
-    cache: what the prefix cache had when it first ran; evicted_ago_s: when the block was taken that it says was.
-    replayed_tokens: what an engine before this one had generated. position, predicted_wait_s: while it waits, its place
-    in the queue and how long until its turn."""
-
-    request_id: str
-    state: str
-    tenant: str
-    priority: int
-    deadline_s: float | None
-    prompt_tokens: int
-    max_tokens: int
-    age_s: float = 0.0
-    generated_tokens: int = 0
-    cached_tokens: int | None = None
-    waited_s: float = 0.0
-    waited_for: dict[str, float] = {}
-    begun_after_s: float | None = None
-    ended_after_s: float | None = None
-    finish_reason: str | None = None
-    num_preemptions: int = 0
-    preemptions: list[PreemptionRecord] = []
-    cache: CacheReport | None = None
-    prefix_of: str | None = None
-    replayed_tokens: int = 0
-    evicted_ago_s: float | None = None
-    position: int | None = None
-    predicted_wait_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -8,30 +8,8 @@ from collections import deque
 
 import msgspec
 
-from headrace.policy.holdup import Holdup
 from headrace.policy.latency import LatencyModel, StepWork
-
-
-class StepRecord(msgspec.Struct, gc=False):
-    """begun_s is on the engine's clock. requests, tokens: entries of the batch and positions they compute; budget: most
-    tokens that it might have had. joined: requests that began or resumed in it; preempted: those that gave way.
-    running, waiting: once it was planned. held_up_by: why those who wait did not run; next: the id of who is first
-    among them. took_ms: None while it is under way.
-    predicted_ms: what the latency model expects of such a step, None for several at once."""
-
-    step: int
-    begun_s: float
-    requests: int
-    tokens: int
-    budget: int
-    joined: int
-    preempted: int
-    running: int
-    waiting: int
-    held_up_by: Holdup | None
-    next: str | None
-    predicted_ms: float | None = None
-    took_ms: float | None = None
+from headrace.policy.records import StepRecord
 
 
 class StepRing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.policy.cache_report import CacheReport, Miss
 from headrace.policy.holdup import Holdup
-from headrace.policy.request_log import RequestRecord
+from headrace.policy.records import RequestRecord
 from headrace.server.faces import Tokenizer
 
 _HELD_UP = {

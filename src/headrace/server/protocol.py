@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.request import CacheHint
-from headrace.policy.request_log import RequestRecord
-from headrace.policy.step_ring import StepRecord
+from headrace.policy.records import RequestRecord, StepRecord
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

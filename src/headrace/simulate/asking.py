@@ -12,6 +12,7 @@ from headrace.core.hardware import known_hardware
 from headrace.core.model_spec import ModelSpec
 from headrace.models.loader import load_model
 from headrace.models.published import published_model
+from headrace.policy.draft_model import DraftModel
 from headrace.policy.memory import USABLE
 from headrace.policy.roofline import Serving
 from headrace.simulate.fleet import Fleet
@@ -65,7 +66,7 @@ def ask_fleet(
         enable_prefix_caching=enable_prefix_caching,
         num_speculative_tokens=num_speculative_tokens,
         acceptance=acceptance,
-        speculative_spec=None if speculative_model is None else _spec(speculative_model),
+        drafter=None if speculative_model is None else DraftModel(_spec(speculative_model)),
     )
 
 

@@ -10,6 +10,7 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.core.model_spec import KVGroup, ModelSpec
 from headrace.engine.executor import Capacity
+from headrace.policy.draft_model import DraftModel
 from headrace.policy.memory import USABLE, cache_bytes, token_bytes
 from headrace.policy.pace import VLLM_HOST, Host, Pace
 from headrace.policy.pipeline import Stage, cut
@@ -21,18 +22,13 @@ VOCABULARY = 2**31 - 1
 
 _UNBOUNDED = 2**31
 
-_DRAFTING_HOST = Host(kernels=VLLM_HOST.kernels, step=2e-4)
-"""Beside a step of a model that guesses. A guess: a captured graph is launched and a likeliest token taken; nothing is
-scheduled between two of them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """replicas: how many, each `spec` run as `serving` says. block_size to gpu_memory_utilization are an engine's
     settings by their usual names; max_model_len None is what the model allows. host: what the engine's host adds to a
     step. num_speculative_tokens: guessed ahead, 0 for none, of which each that follows right ones is right with odds
-    `acceptance`; speculative_spec: the model that guesses, on the same devices and in the same dtypes, None if guessing
-    takes neither time nor memory."""
+    `acceptance`; drafter: the model that guesses, None if guessing takes neither time nor memory."""
 
     spec: ModelSpec
     serving: Serving
@@ -46,7 +42,7 @@ class Fleet:
     host: Host = VLLM_HOST
     num_speculative_tokens: int = 0
     acceptance: float = 0.6
-    speculative_spec: ModelSpec | None = None
+    drafter: DraftModel | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "block_size", "max_num_seqs", "max_num_batched_tokens"):
@@ -71,26 +67,21 @@ class Fleet:
             )
         if self.num_speculative_tokens:
             Guessing(self.num_speculative_tokens, self.acceptance)  # says what is wrong with them
-        drafting = self.speculative_spec
-        if drafting is not None and not self.num_speculative_tokens:
+        drafter = self.drafter
+        if drafter is not None and not self.num_speculative_tokens:
             raise ConfigError(
                 "speculative_model needs num_speculative_tokens above 0: how many it guesses in a step",
                 field="num_speculative_tokens",
             )
-        if drafting is not None and drafting.vocab_size != self.spec.vocab_size:
-            raise ConfigError(
-                f"speculative_model must have the model's own {self.spec.vocab_size} tokens, got one with "
-                f"{drafting.vocab_size}",
-                field="speculative_model",
-            )
+        if drafter is not None:
+            drafter.check(self.spec)
 
     @property
     def guessing(self) -> Guessing | None:
         """How tokens are guessed ahead, if they are."""
         if not self.num_speculative_tokens:
             return None
-        drafting = self.speculative_spec
-        pace = None if drafting is None else Pace(Roofline(drafting, self.serving), _DRAFTING_HOST)
+        pace = None if self.drafter is None else self.drafter.pace(self.serving)
         return Guessing(self.num_speculative_tokens, self.acceptance, pace)
 
     def pace(self) -> Pace:
@@ -128,10 +119,10 @@ class Fleet:
 
     def _sequences(self, stage: Stage, length: int) -> float:
         """How many sequences of this length a stage holds, with what the model that guesses keeps of them."""
-        drafting = self.speculative_spec
-        groups = stage.spec.kv_groups if drafting is None else (*stage.spec.kv_groups, *drafting.kv_groups)
+        drafter = self.drafter
+        groups = stage.spec.kv_groups if drafter is None else (*stage.spec.kv_groups, *drafter.spec.kv_groups)
         one = sum(self._blocks(group, length) * self.block_size * token_bytes(group, self.serving) for group in groups)
-        taken = 0 if drafting is None else drafting.weight_bytes(self.serving.weights)
+        taken = 0 if drafter is None else drafter.weight_bytes(self.serving.weights)
         return cache_bytes(stage, self.serving, self.gpu_memory_utilization, beside=taken) / one
 
     def _blocks(self, group: KVGroup, length: int) -> int:

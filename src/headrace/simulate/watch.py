@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.engine.engine import Engine
+from headrace.policy.records import PreemptionRecord
 from headrace.policy.replica import Load
-from headrace.policy.request_log import PreemptionRecord
 from headrace.simulate.ledger import Ledger
 
 Matrix = npt.NDArray[np.float64]

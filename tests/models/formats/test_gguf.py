@@ -147,7 +147,7 @@ def test_metadata_is_read_by_key(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", {}, words=words, numbers=[3, -4], name="n", count=7)
     file = GGUFFile(path)
     assert file.strings("words") == words
-    assert file.numbers("numbers").tolist() == [3, -4]
+    assert file.numbers("numbers") == [3, -4]
     assert (file.get("name"), file.get("count"), file.get("absent")) == ("n", 7, None)
     assert file.length("words") == len(words)
 

@@ -1,6 +1,5 @@
 """Reader of GGUF files (versions 2 and 3, little-endian), whole or split, by memory map. Opening walks the headers
-only (gguf_header.py): arrays of strings are decoded when asked for, weights are read when asked for. What a file
-claims and cannot hold is refused with ModelError.
+only: weights are read when asked for. What a file claims and cannot hold is refused with ModelError.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import ModelError
-from headrace.models.formats import gguf_blocks, gguf_matrix
-from headrace.models.formats.gguf_header import STRING, U64, Array, Header, Scalar
-from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap, map_file, release_pages
+from headrace.models.formats import gguf_matrix
+from headrace.models.formats.gguf_header import Header
+from headrace.models.formats.gguf_metadata import GGUFMetadata
+from headrace.models.formats.gguf_types import BlockType
+from headrace.models.formats.mapped_file import release_pages
+from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap
 from headrace.ops.content_digest import content_digest
 from headrace.ops.matrix import Matrix
-
-_DTYPES = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS = 1024
@@ -32,7 +32,7 @@ class _Tensor:
     """shape is outputs first (the reverse of the file's order); begin and end are bytes in `file`."""
 
     file: GGUFFile
-    type: gguf_blocks.BlockType
+    type: BlockType
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -41,84 +41,17 @@ class _Tensor:
         return self.file.bytes[self.begin : self.end]
 
 
-class GGUFFile:
-    """A GGUF file: metadata by key, and a WeightSource of its tensors. Of a split model the first part is opened,
+class GGUFFile(GGUFMetadata):
+    """A GGUF file with a WeightSource of its tensors. Of a split model the first part is opened,
     which has the metadata, and has the tensors of all. alone: one part by itself."""
 
     def __init__(self, path: Path, *, alone: bool = False) -> None:
-        self.path = path
-        self._map = map_file(path)
+        super().__init__(path)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._tensors: dict[str, _Tensor] = {}
-        header = Header(path, self._map, len(self._map))
-        self._entries = header.entries
-        self._place(header)
+        self._place(self._header)
         if not alone:
             self._add_parts()
-
-    # Metadata
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._entries
-
-    def get(self, key: str) -> Scalar | None:
-        """A scalar or string of the header; None if absent. Raises ModelError if it is an array."""
-        value = self._entries.get(key)
-        if isinstance(value, Array):
-            raise ModelError(f"{self.path}: {key} is an array, expected a single value")
-        return value
-
-    def scalars(self) -> dict[str, Scalar]:
-        """All entries that are not arrays."""
-        return {key: value for key, value in self._entries.items() if not isinstance(value, Array)}
-
-    def lists(self, longest: int) -> dict[str, list[int | float | bool]]:
-        """All arrays of at most `longest` numbers."""
-        arrays = {k: v for k, v in self._entries.items() if isinstance(v, Array)}
-        return {k: self.numbers(k).tolist() for k, v in arrays.items() if v.kind != STRING and v.count <= longest}
-
-    def strings(self, key: str) -> list[str]:
-        """An array of strings. Raises ModelError if it is absent, of another type, or not UTF-8."""
-        array = self._array(key)
-        if array.kind != STRING:
-            raise ModelError(f"{self.path}: {key} is an array of type {array.kind}, expected strings")
-        out, position, unpack = [], array.begin, U64.unpack_from
-        view = self._map
-        try:
-            for _ in range(array.count):
-                begin = position + 8
-                position = begin + unpack(view, position)[0]
-                out.append(view[begin:position].decode())
-        except UnicodeDecodeError as error:
-            raise ModelError(f"{self.path}: {key} holds a string that is not UTF-8: {error}") from error
-        return out
-
-    def numbers(self, key: str) -> npt.NDArray[np.generic]:
-        """An array of numbers, mapped. Raises ModelError if it is absent or an array of strings."""
-        array = self._array(key)
-        if array.kind == STRING:
-            raise ModelError(f"{self.path}: {key} is an array of strings, expected numbers")
-        return np.frombuffer(self._map, _DTYPES[array.kind], array.count, array.begin)
-
-    def length(self, key: str) -> int:
-        """Number of elements of an array. Raises ModelError if it is absent."""
-        return self._array(key).count
-
-    def keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._entries if key.startswith(prefix))
-
-    def raw(self, key: str) -> bytes:
-        """The value of an entry as bytes, for hashing: an array's as stored."""
-        value = self._entries[key]
-        return self._map[value.begin : value.end] if isinstance(value, Array) else repr(value).encode()
-
-    def _array(self, key: str) -> Array:
-        value = self._entries.get(key)
-        if not isinstance(value, Array):
-            raise ModelError(f"{self.path}: {key} is {'missing' if value is None else 'not an array'}")
-        return value
-
-    # Weights
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -146,7 +79,7 @@ class GGUFFile:
             raise ModelError(f"{self.describe(name)} has shape {tensor.shape}, expected a vector")
         return gguf_matrix.to_floats(tensor.type, tensor.raw(), 1, tensor.shape[0]).reshape(-1)
 
-    def _rows(self, name: str) -> tuple[gguf_blocks.BlockType, npt.NDArray[np.uint8], int, int]:
+    def _rows(self, name: str) -> tuple[BlockType, npt.NDArray[np.uint8], int, int]:
         """Type, bytes, rows and columns of a matrix, or of several one after the other."""
         tensor = self._tensor(name)
         if len(tensor.shape) not in (2, 3):

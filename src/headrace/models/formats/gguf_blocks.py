@@ -1,6 +1,5 @@
-"""GGUF's stored types, and what each block holds: integers with a scale, some with a minimum, per group of 16, 32 or
-256 weights. Every type is told once, here; how that becomes a Matrix is gguf_matrix.py. Layouts: ggml-common.h of
-llama.cpp.
+"""What the blocks of GGUF's stored types hold: integers with a scale, some with a minimum, per group of 16, 32 or 256
+weights. How that becomes a Matrix is gguf_matrix.py. Layouts: ggml-common.h of llama.cpp.
 """
 
 from __future__ import annotations
@@ -33,17 +32,6 @@ class Groups:
         if self.minimum is not None:
             values += self.minimum[:, :, None]
         return values.reshape(n, k)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockType:
-    """`values` weights, consecutive along k, are stored in `bytes` bytes. groups reads blocks, uint8
-    [n, k / values, bytes]; None for types that are floats."""
-
-    name: str
-    values: int
-    bytes: int
-    groups: Callable[[Bytes], Groups] | None = None
 
 
 def halves(blocks: Bytes, offset: int) -> Float:
@@ -174,47 +162,18 @@ def _iq4_xs(blocks: Bytes) -> Groups:
     return Groups(q.reshape(n, -1), 32, scale.reshape(n, -1))
 
 
-F32 = BlockType("F32", 1, 4)
-F16 = BlockType("F16", 1, 2)
-BF16 = BlockType("BF16", 1, 2)
-Q4_0 = BlockType("Q4_0", 32, 18, _q4_0)
-Q4_1 = BlockType("Q4_1", 32, 20, _q4_1)
-Q4_K = BlockType("Q4_K", _SUPER, 144, _q4_k)
-
-TYPES: dict[int, BlockType] = {
-    0: F32,
-    1: F16,
-    30: BF16,
-    8: BlockType("Q8_0", 32, 34, _q8_0),
-    2: Q4_0,
-    3: Q4_1,
-    6: BlockType("Q5_0", 32, 22, _q5_0),
-    7: BlockType("Q5_1", 32, 24, _q5_1),
-    10: BlockType("Q2_K", _SUPER, 84, _q2_k),
-    11: BlockType("Q3_K", _SUPER, 110, _q3_k),
-    12: Q4_K,
-    13: BlockType("Q5_K", _SUPER, 176, _q5_k),
-    14: BlockType("Q6_K", _SUPER, 210, _q6_k),
-    20: BlockType("IQ4_NL", 32, 18, _iq4_nl),
-    23: BlockType("IQ4_XS", _SUPER, 136, _iq4_xs),
+READERS: dict[str, Callable[[Bytes], Groups]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
+    "Q8_0": _q8_0,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }
-
-UNSUPPORTED: dict[int, str] = {
-    9: "Q8_1",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    24: "I8",
-    25: "I16",
-    26: "I32",
-    27: "I64",
-    28: "F64",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
-}
+"""By the name of a type: blocks, uint8 [n, k / values, bytes], as integers and scales. Floats have none."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import ModelError
-from headrace.models.formats import gguf_blocks
+from headrace.models.formats import gguf_types
 
 U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
@@ -61,7 +61,7 @@ class TensorInfo:
     """shape is outputs first (the reverse of the file's order); offset is from where data begin."""
 
     name: str
-    type: gguf_blocks.BlockType
+    type: gguf_types.BlockType
     shape: tuple[int, ...]
     offset: int
 
@@ -165,10 +165,10 @@ class Header:
             raise self.fail(f"tensor {name!r} has {rank} dimensions, 1 to {_MAX_DIMS} are allowed")
         shape = tuple(self._take(U64) for _ in range(rank))[::-1]
         kind = self._take(_U32)
-        block = gguf_blocks.TYPES.get(kind)
+        block = gguf_types.TYPES.get(kind)
         if block is None:
-            stored = gguf_blocks.UNSUPPORTED.get(kind, f"type {kind}")
-            supported = ", ".join(t.name for t in gguf_blocks.TYPES.values())
+            stored = gguf_types.UNSUPPORTED.get(kind, f"type {kind}")
+            supported = ", ".join(t.name for t in gguf_types.TYPES.values())
             raise ModelError(
                 f"{self.path}: tensor {name!r} is stored as {stored}; supported are {supported}. "
                 f"Choose a file quantized to one of these"

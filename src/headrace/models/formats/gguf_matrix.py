@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.models.formats import gguf_blocks
-from headrace.models.formats.gguf_blocks import BlockType, Bytes, Float, halves, integers, k_scales
+from headrace.models.formats import gguf_types
+from headrace.models.formats.gguf_blocks import READERS, Bytes, Float, halves, integers, k_scales
+from headrace.models.formats.gguf_types import BlockType
 from headrace.models.formats.quantize import GROUP, to_q8
 from headrace.models.formats.weight_source import Form
 from headrace.ops.matrix import Matrix
@@ -20,21 +21,20 @@ _UNKNOWN_SCALES = np.errstate(all="ignore")
 @_UNKNOWN_SCALES
 def to_matrix(block: BlockType, raw: Bytes, n: int, k: int) -> Matrix:
     """Matrix of n rows of k weights stored as `block` in `raw`. F32 stays a view of `raw`, as does BF16."""
-    if block is gguf_blocks.F32:
+    if block == gguf_types.F32:
         return Matrix("f32", n, k, raw.view("<f4").reshape(n, k))
-    if block is gguf_blocks.F16:
+    if block == gguf_types.F16:
         return Matrix("f32", n, k, raw.view("<f2").reshape(n, k).astype(np.float32))
-    if block is gguf_blocks.BF16:
+    if block == gguf_types.BF16:
         return Matrix("bf16", n, k, raw.view("<u2").reshape(n, k))
-    read = block.groups
-    assert read is not None
+    read = READERS[block.name]
     blocks = _blocks(block, raw, n, k)
-    if block is gguf_blocks.Q4_0:
+    if block == gguf_types.Q4_0:
         scale = halves(blocks, 0)
         return Matrix("q4", n, k, integers(blocks, 2, 16), 32, scale, scale * np.float32(-8))
-    if block is gguf_blocks.Q4_1:
+    if block == gguf_types.Q4_1:
         return Matrix("q4", n, k, integers(blocks, 4, 16), 32, halves(blocks, 0), halves(blocks, 2))
-    if block is gguf_blocks.Q4_K:
+    if block == gguf_types.Q4_K:
         return Matrix("q4", n, k, _q4_k_runs(blocks), 32, *k_scales(blocks, 4))
     if block.name in _AS_Q8:
         groups = read(blocks)
@@ -44,9 +44,9 @@ def to_matrix(block: BlockType, raw: Bytes, n: int, k: int) -> Matrix:
 
 def form(block: BlockType) -> Form:
     """What to_matrix() makes of a type."""
-    if block.groups is None:
-        return Form(block.name, "bf16" if block is gguf_blocks.BF16 else "f32")
-    if block in (gguf_blocks.Q4_0, gguf_blocks.Q4_1, gguf_blocks.Q4_K):
+    if block.name not in READERS:
+        return Form(block.name, "bf16" if block == gguf_types.BF16 else "f32")
+    if block in (gguf_types.Q4_0, gguf_types.Q4_1, gguf_types.Q4_K):
         return Form(block.name, "q4", GROUP)
     if block.name in _AS_Q8:
         return Form(block.name, "q8", block.values if block.name == "Q3_K" else GROUP)
@@ -56,9 +56,9 @@ def form(block: BlockType) -> Form:
 @_UNKNOWN_SCALES
 def to_floats(block: BlockType, raw: Bytes, n: int, k: int) -> Float:
     """float32 [n, k]: exactly the stored values."""
-    if block.groups is None:
+    if block.name not in READERS:
         return to_matrix(block, raw, n, k).dequantize()
-    return block.groups(_blocks(block, raw, n, k)).dequantize()
+    return READERS[block.name](_blocks(block, raw, n, k)).dequantize()
 
 
 _AS_Q8 = ("Q8_0", "Q5_0", "Q3_K", "IQ4_NL", "IQ4_XS")

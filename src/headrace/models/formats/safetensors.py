@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from headrace.core.errors import ModelError
 from headrace.models.formats.join import widen
-from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap, map_file, release_pages
+from headrace.models.formats.mapped_file import map_file, release_pages
+from headrace.models.formats.weight_source import FloatVector, Form, check_no_overlap
 from headrace.ops.content_digest import content_digest
 from headrace.ops.matrix import Matrix
 
