@@ -27,6 +27,7 @@ from headrace.models.grammar import GrammarCompiler, Vocabulary
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
+from headrace.ops.cpu import available_isas
 from headrace.ops.program import Program
 from headrace.policy.speculation import Drafter
 from headrace.worker.assembly import assemble
@@ -52,12 +53,12 @@ class Smaller:
         self.horizon = executor.horizon
 
 
-def executors(program: Program, windows: tuple[int | None, ...], compile_grammar: Compile) -> list[Executor]:
+def executors(program: Program, windows: tuple[int | None, ...], compile_grammar: Compile, isa: str) -> list[Executor]:
     """One device for each number of threads. The last takes steps on a thread of its own, as depth 2 needs."""
     return [
         assemble(
             dataclasses.replace(program, matrices=dict(program.matrices)),
-            cpu_device(threads),
+            cpu_device(threads, isa),
             num_slots=SLOTS,
             num_blocks=(BLOCKS,) * len(program.kv),
             windows=windows,
@@ -87,9 +88,11 @@ class Setup:
 class Model:
     """Devices of one program, and what each request generates alone."""
 
-    def __init__(self, program: Program, words: Vocabulary, windows: tuple[int | None, ...] = (None,)) -> None:
+    def __init__(
+        self, program: Program, words: Vocabulary, windows: tuple[int | None, ...] = (None,), isa: str = "auto"
+    ) -> None:
         grammars = GrammarCompiler(lambda: words, program.vocab_size)
-        self.devices = executors(program, windows, grammars.compile)
+        self.devices = executors(program, windows, grammars.compile, isa)
         self.vocab_size = program.vocab_size
         self._alone: dict[str, Any] = {}
 
@@ -205,22 +208,25 @@ TINY = {
     "q8 weights, int8 cache": ("q8", "int8", (None, None)),
     "q4 weights, bf16 cache": ("q4", "bf16", (None, None)),
     "q4 weights, int8 cache, a window": ("q4", "int8", (None, 20)),
+    "bf16 weights, int8 cache": ("bf16", "int8", (None, None), "none"),
     "bf16 weights quantized to int4, bf16 cache": ("bf16", "bf16", (None, None), "int4"),
+    "f32 weights quantized to int8, int8 cache": ("f32", "int8", (None, None), "int8"),
 }
 
 
 @functools.cache
-def tiny(kind: str) -> Model:
+def tiny(kind: str, isa: str = "auto") -> Model:
     scheme, kv_dtype, windows, *quantization = TINY[kind]
     program = tiny_program(scheme, kv_dtype=kv_dtype, windows=windows, quantization=(*quantization, "auto")[0])
-    return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)))
+    return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)), isa)
 
 
+@pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize("kind", TINY)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(requests=mixes(VOCAB), setup=SETUPS)
-def test_tiny_models(kind: str, requests: list[Request], setup: Setup) -> None:
-    check(tiny(kind), requests, setup)
+def test_tiny_models(kind: str, isa: str, requests: list[Request], setup: Setup) -> None:
+    check(tiny(kind, isa), requests, setup)
 
 
 @pytest.fixture(scope="module", params=["as stored, bf16 cache", "float, fp32 cache", "as stored, int8 cache"])

@@ -12,6 +12,7 @@ from headrace.core.model_spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpe
 from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.families.family import HUB_NAMES
 from headrace.models.formats.join import widen
+from headrace.models.formats.weight_source import Form
 from headrace.models.lowering import lower
 from headrace.ops.matrix import Matrix
 
@@ -59,6 +60,9 @@ class RandomWeights:
         data = random.integers(0, 256, (n, k // 32, 16)).astype(np.uint8)
         scale /= np.float32(5)
         return Matrix("q4", n, k, data, 32, scale, scale * np.float32(-7.5))
+
+    def form(self, name):
+        return Form(self.scheme, self.scheme)
 
     def floats(self, name):
         return widen(self.matrix(name))

@@ -141,8 +141,8 @@ def _load(
 ) -> tuple[LoadedModel, Program, CpuWeights]:
     """A model's program, and its weights as the kernels read them."""
     loaded = load_model(Path(model))
-    _check_weights_fit(config, loaded.spec, available)
-    program = lower_model(loaded, config, config.max_model_len)
+    _check_weights_fit(config, loaded, available)
+    program = lower_model(loaded, config, config.max_model_len, threads=threads)
     weights = ready_weights(
         program,
         threads=threads,
@@ -199,9 +199,13 @@ def _disk_space(config: Config) -> DiskSpace | None:
     return DiskSpace(Path(config.kv_offloading_dir), int(config.kv_offloading_dir_size * 2**30))
 
 
-def _check_weights_fit(config: Config, spec: ModelSpec, available: int) -> None:
-    """Refuse before loading what would not fit: weights take at least half a byte a parameter, four if widened."""
-    needed = spec.num_parameters * 4 if config.quantization == "none" else spec.num_parameters // 2
+def _check_weights_fit(config: Config, loaded: LoadedModel, available: int) -> None:
+    """Refuse before loading what would not fit: a parameter takes at least half a byte; two or four as a float."""
+    spec = loaded.spec
+    needed = spec.num_parameters // 2
+    if config.quantization == "none":
+        halves = all(form.scheme == "bf16" for form in loaded.weights.forms(spec))
+        needed = spec.num_parameters * (2 if halves else 4)
     if needed > available:
         raise MachineError(
             f"this model's {spec.num_parameters} parameters need at least {mib(needed)} MiB with quantization="

@@ -1,6 +1,7 @@
 """Logits of lowered programs, on the numpy reference and the CPU kernels, against transformers in float32."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from headrace.core.model_spec import LatentSpec, ModelSpec
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
 from headrace.models.text import load_text
-from headrace.ops.cpu import CpuProgram
+from headrace.ops.cpu import CpuProgram, available_isas
+from headrace.ops.matrix import Matrix
 from headrace.ops.program import Program
 
 POSITIONS = 75
@@ -88,6 +90,21 @@ def test_floats_are_quantized_on_demand(
     assert program.fingerprint != program_of(tmp_path).fingerprint
 
 
+def test_bfloat16_stays_as_stored_and_gives_the_very_bits_of_float32(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, kind="qwen2", dtype=torch.bfloat16)
+    program = program_of(tmp_path, "none")
+    matrices = dict(program.matrices)
+    assert {matrix.scheme for matrix in matrices.values()} == {"bf16"}
+    wide = {name: Matrix("f32", m.n, m.k, m.dequantize()) for name, m in matrices.items()}
+    for isa in available_isas():
+        provider = partial(CpuProgram, isa=isa)
+        stored, widened = (dataclasses.replace(program, matrices=m) for m in (matrices.copy(), wide.copy()))
+        np.testing.assert_array_equal(
+            program_log_probabilities(stored, tokens(), provider=provider),
+            program_log_probabilities(widened, tokens(), provider=provider),
+        )
+
+
 def test_what_is_quantized_stays_as_it_is_and_odd_widths_are_refused(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, intermediate_size=100)
     with pytest.raises(ModelError, match=r"layer0.down has 100 columns; .* multiple of 32: use auto"):
@@ -133,12 +150,13 @@ def test_a_gguf_file_gives_the_logits_of_transformers(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize(("stored", "scheme"), [("Q8_0", "q8"), ("Q4_0", "q4"), ("Q4_1", "q4"), ("BF16", "bf16")])
-def test_auto_keeps_weights_as_stored(tmp_path: Path, stored: str, scheme: str) -> None:
+def test_weights_stay_as_stored_or_are_widened_on_demand(tmp_path: Path, stored: str, scheme: str) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(path, make_checkpoint(tmp_path), gguf.GGMLQuantizationType[stored])
     program = program_of(path)
     assert {matrix.scheme for matrix in program.matrices.values()} == {scheme}
-    assert {matrix.scheme for matrix in program_of(path, "none").matrices.values()} == {"f32"}
+    floats = "bf16" if stored == "BF16" else "f32"
+    assert {matrix.scheme for matrix in program_of(path, "none").matrices.values()} == {floats}
 
 
 def test_the_default_model_gives_the_logits_of_transformers(default_model: Path) -> None:

@@ -18,11 +18,13 @@ class RecordingSource:
 
     read: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def matrix(self, name: str) -> Matrix:
         with self.lock:
             self.read.append(name)
+            self.threads.add(threading.get_ident())
         if name == "w3":
             raise ValueError("torn")
         return Matrix("f32", 1, 1, np.array([[float(name[1:])]], np.float32), stored_as="Q6_K" if name == "w1" else "")
@@ -47,6 +49,16 @@ def test_matrices_are_loaded_a_few_ahead_and_let_go_when_the_next_is_taken() -> 
     assert source.released == ["w0", "w1", "w2"]
     assert sorted(source.read) == ["w0", "w1", "w2"], "each is read once"
     assert matrices.notes == ["1 matrix stored as Q6_K: computed as float32"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_more_threads_read_than_are_given(threads: int) -> None:
+    source = RecordingSource()
+    parts = {f"m{i}": [Part(f"w{i}", (1, 1))] for i in range(20) if i != 3}
+    matrices = LoadingMatrices(DecoderWeights(source, HUB_NAMES), parts, quantization="auto", threads=threads)  # type: ignore[arg-type]
+    for name in list(matrices):
+        matrices.pop(name)
+    assert 1 <= len(source.threads) <= threads
 
 
 def test_no_more_is_loaded_than_a_few_ahead() -> None:

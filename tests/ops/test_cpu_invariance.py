@@ -67,11 +67,9 @@ def alone(scheme, kv_dtype, block_size, isa):
 
 
 @pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize(
-    ("scheme", "kv_dtype", "block_size"),
-    [("f32", "fp32", 16), ("bf16", "bf16", 16), ("q8", "int8", 32), ("q4", "bf16", 32), ("q4", "int8", 16)],
-)
-@settings(deadline=None, max_examples=8)
+@pytest.mark.parametrize(("scheme", "block_size"), [("f32", 16), ("bf16", 32), ("q8", 32), ("q4", 16)])
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp32", "int8"])
+@settings(deadline=None, max_examples=6)
 @given(data=st.data())
 def test_any_schedule_gives_the_same_bits(scheme, kv_dtype, block_size, isa, data):
     program = decoder(scheme, kv_dtype, block_size)

@@ -108,7 +108,9 @@ class Config:
         None, "ZeroMQ address at which to ask for those events again.", server_only=True
     )
     quantization: str = _field(
-        "auto", "auto: weights as stored. int8, int4: those stored as floats quantized. none: all computed in float32."
+        "auto",
+        "auto: weights as stored. int8, int4: those stored as floats quantized. none: bfloat16 as stored, the rest in "
+        "float32.",
     )
     packed_cache_gib: float = _field(
         16.0, "GiB of disk for weights as the kernels read them; the next start is faster. 0: none."

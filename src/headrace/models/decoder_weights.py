@@ -160,8 +160,10 @@ class DecoderWeights:
                 )
 
     def load_matrix(self, parts: list[Part], *, exact: bool = False) -> Matrix:
-        """The parts' rows as one matrix, in the nearest scheme that holds them; exact: their values in float32."""
-        load = self.source.floats if exact else self.source.matrix
+        """The parts' rows as one matrix, in the nearest scheme that holds them; exact: their very values, in bfloat16
+        if they are stored so, otherwise in float32."""
+        widened = exact and any(self.source.form(part.name).scheme != "bf16" for part in parts)
+        load = self.source.floats if widened else self.source.matrix
         return join([_take_rows(load(part.name), part) for part in parts])
 
     def forms(self, spec: ModelSpec) -> list[Form]:

@@ -40,7 +40,7 @@ class LoadedModel:
     weights: DecoderWeights
 
 
-def lower_model(loaded: LoadedModel, config: Config, max_positions: int | None = None) -> Program:
+def lower_model(loaded: LoadedModel, config: Config, max_positions: int | None = None, *, threads: int = 1) -> Program:
     """The program of a model as the config has its weights and cache kept (lowering.lower)."""
     return lower(
         loaded.spec,
@@ -49,6 +49,7 @@ def lower_model(loaded: LoadedModel, config: Config, max_positions: int | None =
         kv_dtype=cast(KVDtype, config.kv_cache_dtype),
         block_size=config.block_size,
         max_positions=max_positions,
+        threads=threads,
     )
 
 

@@ -49,21 +49,22 @@ def lower(
     kv_dtype: KVDtype,
     block_size: int,
     max_positions: int | None = None,
+    threads: int = 1,
     rank: int = 0,
     size: int = 1,
 ) -> Program:
     """Return the program of `rank` among `size`. Its matrices are loaded as they are taken.
 
-    quantization "auto" keeps weights as stored, "none" widens all to float32, "int8" and "int4" quantize those stored
-    as floats. max_positions bounds the rope table (default: the model's). Raises ModelError naming what is missing,
-    misshapen or not supported.
+    quantization "auto" keeps weights as stored, "none" widens what is not bfloat16 to float32, "int8" and "int4"
+    quantize those stored as floats. threads: on how many to read. max_positions bounds the rope table (default: the
+    model's). Raises ModelError naming what is missing, misshapen or not supported.
     """
     check_supported(spec)
     if (rank, size) != (0, 1):
         raise ModelError(f"rank {rank} of {size}: splitting a model over ranks is not available in this version")
     weights.check(spec)
     positions = spec.max_position if max_positions is None else min(max_positions, spec.max_position)
-    matrices = LoadingMatrices(weights, weights.matrices(spec), quantization=quantization)
+    matrices = LoadingMatrices(weights, weights.matrices(spec), quantization=quantization, threads=threads)
     program = Program(
         ops=_ops(spec),
         buffers=_buffers(spec),
@@ -76,7 +77,7 @@ def lower(
     ropes = _rope_tables(spec)
     program.vectors.update({name: rope_table(rope, positions) for rope, name in ropes.items()})
     length = positions if any(map(depends_on_length, ropes)) else None
-    digests = load_digests(weights, weights.parts(spec))
+    digests = load_digests(weights, weights.parts(spec), threads=threads)
     program.weights = _fingerprint((spec, quantization, CONVERSION), digests)
     program.fingerprint = _fingerprint((program.weights, kv_dtype, length), {})
     return program

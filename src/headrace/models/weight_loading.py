@@ -4,7 +4,6 @@ while what was taken is packed, and each is let go again. A model is so never in
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,24 +19,28 @@ from headrace.ops.matrix import SCHEME_NAMES, Matrix
 
 FloatMatrix = npt.NDArray[np.float32]
 
-CONVERSION = 1
+CONVERSION = 2
 """Goes up whenever a stored type becomes another Matrix than before: packed copies of it are then no longer taken."""
 
 _EIGHT_BITS = ("embedding", "head")
 """What chooses tokens is more sensitive than layers, and read once a step."""
 _FLOATS = (".router",)
 """Which experts are taken hangs on small differences, and their matrix is small."""
-_THREADS = min(4, os.cpu_count() or 1)
+_MOST_THREADS = 4
 _AHEAD = 2
 
 
 class LoadingMatrices(Mapping[str, Matrix]):
     """Matrices by name, quantized as Config.quantization asks. Reading one loads it; pop() also forgets it and begins
-    loading those that follow. `notes` says what is not computed as it is stored, of all that were loaded.
+    loading those that follow, on a few of so many threads. `notes` says what is not computed as it is stored, of all
+    that were loaded.
     """
 
-    def __init__(self, weights: DecoderWeights, parts: dict[str, list[Part]], *, quantization: str) -> None:
+    def __init__(
+        self, weights: DecoderWeights, parts: dict[str, list[Part]], *, quantization: str, threads: int = 1
+    ) -> None:
         self.notes: list[str] = []
+        self._threads = min(_MOST_THREADS, threads)
         self._weights, self._parts, self._quantization = weights, dict(parts), quantization
         self._repacked: dict[str, tuple[str, str]] = {}
         self._ahead: dict[str, Future[Matrix]] = {}
@@ -58,7 +61,7 @@ class LoadingMatrices(Mapping[str, Matrix]):
         are let go."""
         self._release()
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS)
+            self._pool = ThreadPoolExecutor(self._threads)
         for following in [name, *(n for n in list(self._parts)[: _AHEAD + 1] if n != name)]:
             if following not in self._ahead:
                 self._ahead[following] = self._pool.submit(self._load, following)
@@ -108,7 +111,7 @@ def _quantized(name: str, matrix: Matrix, bits: int) -> Matrix:
     return to_q8(n, k, floats, "") if bits == 8 else to_q4(n, k, floats)
 
 
-def load_digests(weights: DecoderWeights, parts: Iterator[Part]) -> dict[str, bytes]:
+def load_digests(weights: DecoderWeights, parts: Iterator[Part], *, threads: int = 1) -> dict[str, bytes]:
     """Digest of every tensor by its name. This reads the whole model once, and keeps nothing of it in memory."""
     names = list(dict.fromkeys(part.name for part in parts))
 
@@ -117,5 +120,5 @@ def load_digests(weights: DecoderWeights, parts: Iterator[Part]) -> dict[str, by
         weights.source.release(name)
         return found
 
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, threads)) as pool:
         return dict(zip(names, pool.map(digest, names), strict=True))

@@ -60,7 +60,7 @@ class CpuWeights:
     def map(self, program: Program, path: Path, *, key: str, progress: Progress | None = None) -> bool:
         """Take them from a file of packed matrices. False, and nothing is changed, if it is not whole or not for this
         program. Raises OSError if it cannot be read."""
-        found = map_packed(path, key=key, names=set(program.matrices), progress=progress)
+        found = map_packed(path, key=key, names=set(program.matrices), threads=self.threads, progress=progress)
         if found is None:
             return False
         entries, notes = found

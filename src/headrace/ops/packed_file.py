@@ -30,7 +30,7 @@ _TAIL = struct.Struct("<Q16s8s")
 _ALIGN = 64
 _CHUNK = 2 << 20
 _READ_AGAIN_BELOW = 512 << 20
-_THREADS = min(4, os.cpu_count() or 1)
+_MOST_THREADS = 4
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -155,10 +155,16 @@ class _ChunkedFile:
 
 
 def map_packed(
-    path: Path, *, key: str, names: Collection[str], progress: Callable[[int, int], None] | None = None
+    path: Path,
+    *,
+    key: str,
+    names: Collection[str],
+    threads: int = 1,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[tuple[Entry, list[Bytes]]], list[str]] | None:
     """Every matrix and its parts, mapped read-only, and the notes; None unless the file is whole and holds what `key`
-    stands for under these names. Every byte is read once. Raises OSError if the file cannot be read."""
+    stands for under these names. Every byte is read once,
+    on a few of so many threads. Raises OSError if the file cannot be read."""
     with path.open("rb") as file:
         index, end = _read_index(file)
         if index is None or index.key != key or {entry.name for entry in index.entries} != set(names):
@@ -173,7 +179,7 @@ def map_packed(
         return views if whole else None
 
     found = []
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, threads)) as pool:
         for entry, views in zip(index.entries, pool.map(parts, index.entries), strict=True):
             if views is None:
                 return None
