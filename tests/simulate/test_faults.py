@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError
 from headrace.simulate.asking import ask_fleet
-from headrace.simulate.faults import DIES, FREEZES, SLOW, Fault, read_faults
+from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault, read_faults
 from headrace.simulate.result import Slo
 from headrace.simulate.simulator import ROUTERS, Simulation, simulate
 from headrace.workload.demand import Demand
@@ -129,3 +129,22 @@ def test_a_fault_that_cannot_be_is_refused(written, said):
 def test_a_start_without_an_end_is_refused():
     with pytest.raises(ConfigError, match="startup_s"):
         simulate(LOAD, FLEET, startup_s=float("nan"))
+
+
+def test_links_of_pools_are_named_as_they_are():
+    links = ["nvlink", "nic", "uplink", "nic3", "nic3.in"]
+    assert read_faults(["link:nic3.in@1+2x4", "link:uplink@0+1x2"], 2, links) == [
+        Fault(LINK, 0, 1.0, 2.0, 4.0, "nic3.in"),
+        Fault(LINK, 0, 0.0, 1.0, 2.0, "uplink"),
+    ]
+    for written, said in (
+        ("link:nic9@1+2x4", "there are nvlink, nic, uplink, each with its number"),
+        ("link:3@1+2x4", "must be written as"),
+        ("link:nic@1+2", "must be written as"),
+        ("dies:nic@1", "must be written as"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            read_faults([written], 2, links)
+        assert caught.value.field == "fail"
+    with pytest.raises(ConfigError, match="only pools have links"):
+        read_faults(["link:nic@1+2x4"], 2)

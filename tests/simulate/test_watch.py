@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.policy.replica import Load
 from headrace.simulate.asking import ask_fleet
+from headrace.simulate.pools import Pools
 from headrace.simulate.simulator import simulate
 from headrace.simulate.watch import PARTS, Watch
 from headrace.workload.demand import Demand
@@ -63,3 +64,16 @@ def test_a_long_run_is_thinned():
         watch.see(k * 0.01, 0, Load(running=k % 7))
     seconds = watch.over_time[:, 0]
     assert 1000 < len(seconds) < 4096 and seconds[-1] > 490 and np.diff(seconds).max() < 1
+
+
+@pytest.mark.parametrize("slots", [4, 64])
+def test_what_travels_between_pools_is_a_part_of_its_own(slots):
+    fleet = ask_fleet("llama-3-8b", "h100", max_num_seqs=slots)
+    demands, watch = named("rag", requests=60, rate=10.0), Watch()
+    simulate(demands, Pools(fleet, fleet, incremental=False), watch=watch)
+    assert watch.parts.shape == (60, len(PARTS)) and watch.parts.min() >= 0
+    assert np.sort(watch.parts.sum(axis=1)) == pytest.approx(np.sort(watch.e2e))
+    transfer, stalled = (watch.parts[:, PARTS.index(name)] for name in ("transfer", "stalled"))
+    assert transfer.min() > 0
+    # Whose keys and values have come waits for a slot where there are few.
+    assert (stalled.max() > 0.1) == (slots == 4)

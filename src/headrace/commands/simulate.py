@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from headrace.bench.picture import drawing
+from headrace.commands.pools import pool_options, take_pool_settings
 from headrace.commands.report import json_option, show, write_json
-from headrace.simulate.asking import ask_fleet, natural_block_size
+from headrace.simulate.asking import ask_fleet, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
 from headrace.simulate.report import render
 from headrace.simulate.result import Result, Slo
@@ -38,6 +39,7 @@ from headrace.workload.synthetic import KINDS
 @click.option("--requests", type=click.IntRange(min=1), help="Only the first so many. [all; 1000 of --workload]")
 @click.option("--rate-multiplier", type=float, default=1.0, show_default=True, help="Arrivals come so much faster.")
 @click.option("--replicas", type=int, default=1, show_default=True)
+@pool_options
 @click.option("--router", default="round-robin", show_default=True, help=f"One of {', '.join(ROUTERS)}.")
 @click.option("--tensor-parallel-size", type=int, default=1, show_default=True, help="GPUs of a replica.")
 @click.option("--precision", default="bf16", show_default=True, help="Of the weights: bf16, fp8, int8, int4, fp4.")
@@ -59,7 +61,8 @@ from headrace.workload.synthetic import KINDS
     "--fail",
     multiple=True,
     metavar="KIND:REPLICA@AT",
-    help="dies:3@10, freezes:3@10+5 or slow:3@10+60x4, in seconds after the first arrival. May be repeated.",
+    help="dies:3@10, freezes:3@10+5, slow:3@10+60x4 or link:nic3@10+60x4, in seconds after the first arrival. May be "
+    "repeated.",
 )
 @click.option(
     "--startup-s", type=float, default=STARTUP_S, show_default=True, help="Until a replica that died is there again."
@@ -94,11 +97,13 @@ def simulate(
     if html is not None:
         drawing("html", "html")  # else it would fail after the work
     several = read_multipliers(multipliers) if multipliers is not None else []
-    load = Load(trace, workload, rate, users, requests, fleet["replicas"], seed)
+    pools = take_pool_settings(fleet)
+    replicas = (pools["prefill_replicas"] or 0) + (pools["decode_replicas"] or 0) or fleet["replicas"]
+    load = Load(trace, workload, rate, users, requests, replicas, seed)
     demands, _, _ = load.times(1.0)
-    asked = ask_fleet(**fleet, block_size=block_size or natural_block_size(demands))
+    asked = ask_pools(ask_fleet(**fleet, block_size=block_size or natural_block_size(demands)), **pools)
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
-    faults = read_faults(fail, asked.replicas)
+    faults = read_faults(fail, asked.replicas, link_names(asked))
 
     def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
         with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
@@ -120,7 +125,9 @@ def simulate(
     if several:
         report["sweep"] = list(sweep(load, several, run))
     shown = {name: value for name, value in report.items() if name not in ("replicas", "sweep")}
-    show({name: value for name, value in shown.items() if value is not None}, None)
+    if "transfer" in shown:
+        shown["transfer"] = {name: value for name, value in shown["transfer"].items() if name != "links"}
+    show(shown, None)
     for point in report.get("sweep", ()):
         click.echo(_line(point, load.unit))
     write_json(report, json_file)
@@ -128,6 +135,7 @@ def simulate(
         chosen = {
             **{name: value for name, value in dataclasses.asdict(load).items() if name != "replicas"},
             **fleet,
+            **pools,
             "router": router,
             "rate_multiplier": rate_multiplier,
             "fail": ", ".join(fail),

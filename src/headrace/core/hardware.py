@@ -15,6 +15,12 @@ from headrace.core.errors import ConfigError
 
 _GIB = 2**30
 _PRICED = "2025-10"
+RACK_NODES = 4
+"""Nodes of a rack, where nobody says: as many of eight devices as its power usually allows."""
+UPLINK_SHARE = 0.5
+"""Of what a rack's NICs carry, what its uplink to other racks does (two to one, as leaf switches are often joined)."""
+UPLINK_S = 4e-6
+"""Seconds that a message takes longer through a rack's uplink and another's: two more switches and their cables."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from headrace.policy.admission import Admission
 from headrace.policy.block_events import BlockEvent
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import TimeTarget
+from headrace.policy.exchange import Exchange
 from headrace.policy.fairness import Accounts
 from headrace.policy.latency import LatencyModel, Prior, StepWork
 from headrace.policy.limits import Limits
@@ -31,6 +32,7 @@ from headrace.policy.records import RequestRecord, StepRecord
 from headrace.policy.replica import Load
 from headrace.policy.row_cost import RowCost
 from headrace.policy.scheduler import Scheduler
+from headrace.policy.sequence import Sequence
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import DraftCounters, Drafter, Speculation
 from headrace.policy.steady import Repeats
@@ -49,7 +51,8 @@ class Engine:
     holds comes from executor.capacity. prior: seconds that a step is expected to take before any was measured; None
     for the latency model's own. latency: a model to take instead of one that learns from there. limits: what each
     tenant may ask for, and its share. drafter: who guesses tokens ahead, None for nobody. forms: who compiles the forms
-    of outputs, None if no step has to wait for it."""
+    of outputs, None if no step has to wait for it. receives: prompts computed elsewhere that may be on their way here
+    at once."""
 
     def __init__(
         self,
@@ -63,12 +66,13 @@ class Engine:
         disk: Disk | None = None,
         forms: CompiledForms | None = None,
         fingerprint: str = "",
+        receives: int = 0,
     ) -> None:
         has = executor.capacity
         self._executor = executor
         self._depth = config.pipeline_depth
         self._blocks = BlockManager(
-            num_slots=has.num_slots,
+            num_slots=has.num_slots + receives,
             max_model_len=has.max_model_len,
             block_size=has.block_size,
             num_blocks=has.num_blocks,
@@ -80,6 +84,7 @@ class Engine:
             tiers=_tiers(has, disk) if config.enable_prefix_caching else None,
             copy_now=None if drafter is None else drafter.copy,
         )
+        self._exchange = Exchange(self._blocks, range(has.num_slots, has.num_slots + receives))
         self._disk = disk
         self._forms = forms
         self._slots = Slots(has.num_slots, has.max_model_len)
@@ -147,6 +152,39 @@ class Engine:
         Unknown ids are ignored."""
         self._ready += self._scheduler.abort(request_ids)
         self._follow(now)
+
+    def check(self, request: Request) -> None:
+        """Raises RequestError if it can never run."""
+        self._admission.check_possible(request, self._blocks)
+
+    def expect(self, request: Request) -> int | None:
+        """Make room for what another engine computes of this request's tokens, those that are known now. How many of
+        them are cached here, so that they need not be sent; None if there is no room now."""
+        tokens = Sequence.of(request, 0).tokens
+        running, promised = self._slots.num_taken, self._scheduler.promised()
+        return self._exchange.expect(request.request_id, request.cache_salt, tokens, running, promised)
+
+    def receive(self, request: Request, now: float) -> None:
+        """What was expected is here: go on with the request, which has a token more by now."""
+        self._exchange.arrived(request.request_id)
+        self.add(request, now, replayed=True)
+
+    def keep(self, request: Request) -> None:
+        """Keep what was computed of this request's tokens until it is let go: it is being sent to another engine."""
+        self._exchange.keep(request.request_id, request.cache_salt, Sequence.of(request, 0).tokens)
+
+    def let_go(self, request_id: str) -> None:
+        """Of what is kept or expected of a request. Unknown ones are ignored."""
+        self._exchange.let_go(request_id)
+
+    def progress(self) -> dict[str, int]:
+        """Positions that are done of each running request."""
+        return self._scheduler.progress()
+
+    @property
+    def lent(self) -> bool:
+        """Whether blocks are held for requests that do not run here, so that those that wait may have to."""
+        return self._blocks.lent > 0
 
     def step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Begin as many steps as may be under way, then finish the oldest."""
@@ -236,6 +274,7 @@ class Engine:
         if moves := self._scheduler.take_moves():
             self._admission.follow(moves, now)
             self.journal.follow(moves, now)
+            self._exchange.follow(moves)
             if self._speculation is not None:
                 self._speculation.follow(moves)
 
@@ -271,7 +310,7 @@ class Engine:
         """What there is to do, as a router sees it."""
         backlog, slots = self._admission.backlog, self._slots
         return Load(
-            waiting=self._scheduler.num_waiting,
+            waiting=self._scheduler.num_waiting + self._exchange.num_coming,
             tokens=backlog.tokens + self._scheduler.tokens_behind,
             running=slots.num_taken,
             blocks_used=self._blocks.blocks_held,

@@ -59,6 +59,7 @@ class BlockManager:
         self.block_size = block_size
         self.blocks_total = sum(num_blocks)
         self.windows = windows
+        self.reach = reach
         self.pools = [BlockPool(n, int(n * PINNED_SHARE)) for n in num_blocks]
         self.tiers = tiers
         self.cache: RadixCache | None = None
@@ -86,6 +87,9 @@ class BlockManager:
         self._request_ids = [""] * num_slots
         # Rises whenever a request that did not fit might fit now.
         self.version = 0
+        # Blocks of each group that are left free for prompts that come from elsewhere, and how many prompts have blocks
+        # here without a running request (exchange.py).
+        self.set_aside = self.lent = 0
         self._now = 0.0
         self._hint_clock = HintClock(self.pools)
         # Events tell of one group, the first without a window if there is one.
@@ -161,9 +165,9 @@ class BlockManager:
     ) -> bool:
         """Whether a request of this many tokens fits beside the held blocks, leaving `reserve` in each group and, in
         group g, the promised[g] blocks that others are still to take. without: slots whose blocks count as released."""
+        reserve += self.set_aside
         for group, pool in enumerate(self.pools):
-            shared = self._visible(hit, group)
-            shared = shared[shared != ABSENT]
+            shared = self._there(hit, group)
             refs, available = pool.refs, pool.available
             if len(without):
                 spans = [slice(self._first[group, s], self._capacity[s] // self.block_size) for s in without.tolist()]
@@ -225,6 +229,17 @@ class BlockManager:
             copies = self._tables[:, slot, whole].tolist()
             for group, (source, destination) in enumerate(zip(hit.part.tolist(), copies, strict=True)):
                 self._orders.copy(CopyKind.DEVICE, group, source, destination)
+
+    def hold(self, hit: Hit) -> None:
+        """Let nobody take the blocks of a hit until it is dropped."""
+        for group, pool in enumerate(self.pools):
+            pool.share(self._there(hit, group))
+
+    def drop(self, hit: Hit) -> None:
+        """A hit that was held is no longer needed."""
+        for group, pool in enumerate(self.pools):
+            pool.release(self._there(hit, group))
+        self.version += 1
 
     # Lower tiers
 
@@ -422,6 +437,12 @@ class BlockManager:
         """The hit's whole blocks of this group that the next position sees."""
         first = 0 if self._hits is None else self._hits.first_visible(group, hit.tokens)
         return hit.blocks[group, first:]
+
+    def _there(self, hit: Hit, group: int) -> IntArray:
+        """Those of them that the device has."""
+        visible = self._visible(hit, group)
+        there: IntArray = visible[visible != ABSENT]
+        return there
 
     def _own(self, slot: int, start: int, stop: int) -> IntArray:
         """A copy of a slot's blocks from index start on: int32 [groups, n], ABSENT behind a window."""

@@ -142,6 +142,10 @@ class Hits:
         if len(tokens) - start < self._size:
             return best, most
         here = np.fromiter(tips, np.intp, len(tips))
+        # What is on its way here from elsewhere has rows beyond the slots (exchange.py).
+        here = here[here < len(running.sequences)]
+        if not len(here):
+            return best, most
         alike = running.tokens[here, start] == tokens[start]
         for slot in here[alike].tolist():
             same = common_length(running.tokens[slot, start : running.num_named(slot)], tokens[start:])

@@ -40,6 +40,13 @@ class Loads:
     def __len__(self) -> int:
         return len(self.waiting)
 
+    def part(self, start: int, stop: int) -> Loads:
+        """Those of some replicas, which are numbered from 0 there. Both stay the same."""
+        part = Loads(0)
+        for name in ("up", "waiting", "tokens", "running", "blocks"):
+            setattr(part, name, getattr(self, name)[start:stop])
+        return part
+
     def report(self, replica: int, load: Load) -> None:
         """What a replica says of itself replaces what was known of it."""
         self.waiting[replica] = load.waiting

@@ -95,6 +95,16 @@ class Scheduler:
         behind, state = self._roster.behind, self.slots
         return sum(int(state.start[slot]) - int(state.computed[slot]) for slot in behind)
 
+    def progress(self) -> dict[str, int]:
+        """Positions that are done of each running request."""
+        order = self.slots.order
+        return dict(zip(self.slots.request_ids[order].tolist(), self.slots.done[order].tolist(), strict=True))
+
+    def promised(self) -> list[int]:
+        """Blocks of each group that running requests have yet to take for what they joined with."""
+        behind = np.fromiter(self._roster.behind, np.int32)
+        return self.blocks.lacking(behind, self.slots.start[behind])
+
     def repeats(self) -> Repeats | None:
         """The steps that are to come which advance() may take as one, as far as can be told now: until a request takes
         its last token, or somebody who waits is looked at. None if there are none."""
@@ -254,7 +264,7 @@ class Scheduler:
                 self.blocks.free_behind(plan.slots, state.done.take(plan.slots))
             if self.blocks.grow(plan.slots, plan.starts + plan.counts):
                 return plan, budget
-            if self.num_running == 1:
+            if self.num_running == 1 and not self.blocks.lent:
                 # Alone it fits, once steps under way have let go of what lies behind its window.
                 assert self.steps, "an admitted request does not fit alone"
                 return Plan(EMPTY, EMPTY, EMPTY, EMPTY), budget

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.policy.memory import USABLE
-from headrace.simulate.asking import ask_fleet, ask_load, natural_block_size
+from headrace.simulate.asking import ask_fleet, ask_load, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
 from headrace.simulate.result import Result, Slo
 from headrace.simulate.simulator import STARTUP_S
@@ -24,6 +24,13 @@ def simulate(
     requests: int | None = None,
     rate_multiplier: float = 1.0,
     replicas: int = 1,
+    prefill_replicas: int | None = None,
+    decode_replicas: int | None = None,
+    transfer_min_tokens: int | None = None,
+    transfer_dtype: str | None = None,
+    incremental_transfer: bool | None = None,
+    placement: str | None = None,
+    rack_nodes: int | None = None,
     router: str = "round-robin",
     tensor_parallel_size: int = 1,
     precision: str = "bf16",
@@ -45,7 +52,8 @@ def simulate(
 ) -> Result:
     """Latency, goodput and cache hits of a fleet under a trace or a workload. Raises ConfigError or ModelError, naming
     the field and what is allowed."""
-    demands = ask_load(trace, workload, rate=rate, users=users, requests=requests, replicas=replicas, seed=seed)
+    count = (prefill_replicas or 0) + (decode_replicas or 0) or replicas
+    demands = ask_load(trace, workload, rate=rate, users=users, requests=requests, replicas=count, seed=seed)
     fleet = ask_fleet(
         model,
         gpu,
@@ -63,14 +71,24 @@ def simulate(
         acceptance=acceptance,
         speculative_model=speculative_model,
     )
+    pools = ask_pools(
+        fleet,
+        prefill_replicas=prefill_replicas,
+        decode_replicas=decode_replicas,
+        transfer_min_tokens=transfer_min_tokens,
+        transfer_dtype=transfer_dtype,
+        incremental_transfer=incremental_transfer,
+        placement=placement,
+        rack_nodes=rack_nodes,
+    )
     slo = Slo(slo_ttft_ms, slo_tpot_ms)
     return _simulate(
         demands,
-        fleet,
+        pools,
         router=router,
         seed=seed,
         rate_multiplier=rate_multiplier,
         slo=slo,
-        faults=read_faults(fail, fleet.replicas),
+        faults=read_faults(fail, pools.replicas, link_names(pools)),
         startup_s=startup_s,
     )

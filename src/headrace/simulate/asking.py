@@ -5,6 +5,7 @@ command's flags and the Python API's keywords are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.core.errors import ConfigError
@@ -16,6 +17,7 @@ from headrace.policy.draft_model import DraftModel
 from headrace.policy.memory import USABLE
 from headrace.policy.roofline import Serving
 from headrace.simulate.fleet import Fleet
+from headrace.simulate.pools import Pools
 from headrace.workload.demand import Demand
 from headrace.workload.synthetic import named
 from headrace.workload.traces import HASHED, read_trace
@@ -26,6 +28,7 @@ _DRAWN = 1000
 """Requests of a workload, if nobody says how many."""
 _BLOCK_SIZE = 16
 _CACHES = ("bf16", "fp8", "int8")
+_FLAGS = {"min_tokens": "transfer_min_tokens", "dtype": "transfer_dtype", "incremental": "incremental_transfer"}
 
 
 def ask_fleet(
@@ -68,6 +71,45 @@ def ask_fleet(
         acceptance=acceptance,
         drafter=None if speculative_model is None else DraftModel(_spec(speculative_model)),
     )
+
+
+def ask_pools(
+    fleet: Fleet,
+    *,
+    prefill_replicas: int | None = None,
+    decode_replicas: int | None = None,
+    transfer_min_tokens: int | None = None,
+    transfer_dtype: str | None = None,
+    incremental_transfer: bool | None = None,
+    placement: str | None = None,
+    rack_nodes: int | None = None,
+) -> Fleet | Pools:
+    """The fleet, or two pools of so many of its replicas. Raises ConfigError, also for what goes with pools alone."""
+    given = {
+        "min_tokens": transfer_min_tokens,
+        "dtype": transfer_dtype,
+        "incremental": incremental_transfer,
+        "placement": placement,
+        "rack_nodes": rack_nodes,
+    }
+    told = {name: value for name, value in given.items() if value is not None}
+    if prefill_replicas is None and decode_replicas is None:
+        for name in told:
+            flag = _FLAGS.get(name, name)
+            raise ConfigError(f"{flag} goes with prefill_replicas and decode_replicas", field=flag)
+        return fleet
+    if fleet.replicas != 1:
+        raise ConfigError("replicas are of a fleet without pools: leave it out", field="replicas")
+    for name, count in (("prefill_replicas", prefill_replicas), ("decode_replicas", decode_replicas)):
+        if count is None or count < 1:
+            raise ConfigError(f"{name} must be at least 1 where the other is given, got {count}", field=name)
+    assert prefill_replicas is not None and decode_replicas is not None
+    return Pools(replace(fleet, replicas=prefill_replicas), replace(fleet, replicas=decode_replicas), **told)  # type: ignore[arg-type]
+
+
+def link_names(fleet: Fleet | Pools) -> list[str]:
+    """Of the links that may fail."""
+    return fleet.wiring().network.names if isinstance(fleet, Pools) else []
 
 
 def ask_load(

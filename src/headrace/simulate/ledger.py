@@ -17,7 +17,8 @@ _NOT_YET = -1.0
 @dataclass(slots=True)
 class Entry:
     """Seconds since the start. first, last: of its tokens. replica: who served it. refused: why it was not served.
-    replays: how often its replica was lost, so that another went on with it."""
+    replays: how often its replica was lost, so that another went on with it. prefilled: the replica that computed its
+    prompt for another, or -1; transfer: seconds that it then waited for keys and values to be there."""
 
     at: float
     input_len: int
@@ -29,6 +30,8 @@ class Entry:
     ended: bool = False
     refused: str = ""
     replays: int = 0
+    prefilled: int = -1
+    transfer: float = 0.0
 
 
 class Ledger:
@@ -82,7 +85,8 @@ class Ledger:
 
     def _end(self, index: int, entry: Entry, delta: OutputDelta) -> int:
         entry.ended = True
-        entry.cached = delta.cached_tokens or 0
+        if entry.prefilled < 0:
+            entry.cached = delta.cached_tokens or 0
         return index
 
     def _note(self, gaps: npt.NDArray[np.float64], requests: int) -> None:

@@ -34,9 +34,10 @@ class Replica:
         latency: LatencyModel,
         sink: Sink,
         guesser: Guesser | None = None,
+        receives: int = 0,
     ) -> None:
         self._device = TimedExecutor(capacity, pace, None if guesser is None else guesser.take_seconds)
-        self._engine = Engine(self._device, config, latency=latency, drafter=guesser)
+        self._engine = Engine(self._device, config, latency=latency, drafter=guesser, receives=receives)
         self._sink = sink
         self._under_way = False
         self.wake = NEVER
@@ -53,16 +54,32 @@ class Replica:
         """Take a request, or go on with one of a replica that was lost. Raises RequestError as the engine does."""
         self.catch_up(now)
         self._engine.add(request, now, replayed=replayed)
-        if not self._under_way:
-            self._device.now = max(self._device.now, now)
-            self._begin()
+        self._resume(now)
+
+    def expect(self, request: Request, now: float) -> int | None:
+        """Make room for what another replica computes of a request, as Engine.expect does."""
+        self.catch_up(now)
+        return self._engine.expect(request)
+
+    def receive(self, request: Request, now: float) -> None:
+        """Go on with a request whose tokens' keys and values have come."""
+        self.catch_up(now)
+        self._engine.receive(request, now)
+        self._resume(now)
+
+    def let_go(self, request_id: str, now: float) -> None:
+        """Of what is kept or expected of a request."""
+        self.catch_up(now)
+        self._engine.let_go(request_id)
+        self._resume(now)
 
     def woken(self) -> None:
         """It is time `wake`."""
         if not self._under_way:
             self._begin(self.wake)
-        self._finish()
-        self._go_on()
+        if self._under_way:
+            self._finish()
+            self._go_on()
 
     def freeze(self, now: float, seconds: float) -> None:
         """Nothing moves for so long; the step under way ends so much later."""
@@ -100,11 +117,19 @@ class Replica:
         else:
             self.wake = self._device.look_ahead(repeats)
 
+    def _resume(self, now: float) -> None:
+        if not self._under_way and self._engine.has_work:
+            self._device.now = max(self._device.now, now)
+            self._begin()
+
     def _begin(self, until: float = NEVER) -> None:
         device = self._device
         device.until = until
         if not self._engine.begin_step(device.now):
-            raise AssertionError("an engine with work has begun no step")
+            # Who waits does so for blocks that are lent; it goes on when they are let go.
+            assert self._engine.lent, "an engine with work has begun no step"
+            self.wake = NEVER
+            return
         self._under_way = True
         self.wake = float(device.ends[-1])
 

@@ -24,9 +24,12 @@ svg { width: 100%; height: auto } p { color: #59636e; margin: .3rem 0 }
 def render(asked: Mapping[str, Any], report: Mapping[str, Any], watch: Watch, unit: str) -> str:
     """asked: what was simulated, by name. report: its figures, as `--json` has them; unit: of what a sweep offers.
     Raises ConfigError without matplotlib."""
+    found = {name: value for name, value in report.items() if name not in ("replicas", "sweep")}
+    if transfer := found.get("transfer"):
+        found["transfer"] = {name: value for name, value in transfer.items() if name != "links"}
     parts = [
         _section("Asked", _table(_rows({k: v for k, v in asked.items() if v is not None}))),
-        _section("Found", _table(_rows({k: v for k, v in report.items() if k not in ("replicas", "sweep")}))),
+        _section("Found", _table(_rows(found))),
     ]
     if len(watch.e2e):
         parts += [
@@ -35,8 +38,8 @@ def render(asked: Mapping[str, Any], report: Mapping[str, Any], watch: Watch, un
             _section(
                 "Where requests' time went",
                 draw_parts(watch),
-                "queue: before it first runs. prefill: from then to the first token. decode: from there to the last. "
-                "stalled: in between, while others had its place.",
+                "queue: before it first runs. prefill: from then to the first token. transfer: until another pool has "
+                "what was computed. decode: to the last token. stalled: in between, while others had its place.",
             ),
         ]
     if sweep := report.get("sweep"):

@@ -79,6 +79,22 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferSummary:
+    """requests: that went from one pool to the other. saved_bytes: that were not sent, as their receivers had them.
+    took_ms: from when a receiver was found to the arrival. waited_ms: from when the prompt was computed, so what a
+    request waited for a receiver and for what was still on its way. links: utilization of each that was used."""
+
+    requests: int
+    sent_bytes: int
+    saved_bytes: int
+    took_ms: Percentiles
+    waited_ms: Percentiles
+    busiest_link: str
+    busiest_link_utilization: float
+    links: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """requests: asked for; of these `finished` were served whole and `refused` not, by reason. duration_s: from the
     first arrival to the last token. goodput: requests a second that were finished within the SLO. prefix_hit_rate:
@@ -107,10 +123,11 @@ class Result:
     replicas: tuple[ReplicaSummary, ...]
     wall_s: float
     speculation: Speculation | None = None
+    transfer: TransferSummary | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, without what the fleet does not do."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def summarize(
@@ -127,7 +144,8 @@ def summarize(
     per_s = 1 / duration if duration else 0.0
     by_replica: list[list[Entry]] = [[] for _ in replicas]
     for entry in served:
-        by_replica[entry.replica].append(entry)
+        for replica in {entry.replica, entry.prefilled} - {-1}:
+            by_replica[replica].append(entry)
     return Result(
         requests=len(entries),
         finished=len(served),

@@ -22,6 +22,7 @@ from headrace.policy.latency import LatencyModel
 from headrace.policy.pace import Pace
 from headrace.policy.replica import Load, Loads, Speed
 from headrace.policy.routing import (
+    TYPICAL_ANSWER,
     Ask,
     Assumed,
     LeastLoaded,
@@ -32,18 +33,20 @@ from headrace.policy.routing import (
     TwoChoices,
 )
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
-from headrace.simulate.faults import DIES, FREEZES, SLOW, Fault
+from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
 from headrace.simulate.guesses import Guesser, Guessing
 from headrace.simulate.ledger import Entry, Ledger
+from headrace.simulate.pools import Pools
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
 from headrace.simulate.result import Result, Slo, Speculation, summarize
+from headrace.simulate.transfers import Transfers
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 
 ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
 
-_WAKE, _ARRIVAL, _FAULT, _RECOVERY = 0, 1, 2, 3
+_WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER = 0, 1, 2, 3, 4
 STARTUP_S = 60.0
 """Seconds in which a replica that died is there again."""
 _PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
@@ -52,7 +55,7 @@ Progress = Callable[[int], object]
 
 
 class Simulated(Protocol):
-    """What is simulated: a Fleet, or an engine that is here (fidelity.py)."""
+    """What is simulated: a Fleet, Pools, or an engine that is here (fidelity.py)."""
 
     @property
     def replicas(self) -> int: ...
@@ -118,15 +121,20 @@ class Simulation:
         self._gone: list[tuple[int, Replica]] = []
         self._held: list[int] = []
         self._watch = watch
-        self._capacity, self._config, self._pace = fleet.capacity(), fleet.config(), fleet.pace()
-        self._guessing, self._seed = fleet.guessing, seed
-        if watch is not None:
-            self._config = replace(self._config, request_log=len(demands))
-        self._latency = LatencyModel(self._pace, learning=False)
+        self._seed = seed
+        self._log = None if watch is None else len(demands)
+        kinds = (fleet.prefill, fleet.decode) if isinstance(fleet, Pools) else (fleet,)
+        self._kinds = [_Kind(kind, self._log) for kind in kinds]
+        self._of = [kind for kind in self._kinds for _ in range(kind.replicas)]
+        self._capacity = self._kinds[-1].capacity
         self._replicas: list[Replica | None] = [None] * fleet.replicas
         self._loads = Loads(fleet.replicas)
-        self._router = self._make_router(router, fleet.replicas)
-        self._names = router == "prefix"
+        self._router = _make_router(router, self._kinds[0], alone=len(kinds) == 1)
+        self._names = router == "prefix" or len(kinds) > 1
+        self._transfers: Transfers | None = None
+        if isinstance(fleet, Pools):
+            self._kinds[0].guessing = None  # it makes no second token
+            self._transfers = Transfers(fleet, self._router, self._kinds[1].speed, self._loads, self)
         self._draw = random.Random(seed)
         self._prompts = Prompts()
         self.ledger = Ledger()
@@ -155,6 +163,11 @@ class Simulation:
                 self._move_to(at)
                 self._arrive(index)
                 continue
+            if kind == _TRANSFER:
+                assert self._transfers is not None
+                self._move_to(at)
+                self._transfers.due()
+                continue
             if kind != _WAKE:
                 # A fault in an empty system, after all has ended, lengthens nothing.
                 if self._inside or self._more_to_come():
@@ -181,7 +194,9 @@ class Simulation:
             told[index] = (busy + one.busy, preemptions + one.engine.stats().preemptions)
         in_system = self._spent / duration if duration else 0.0
         found = summarize(self.ledger, told, slo, in_system, duration, wall)
-        if self._guessing is None:
+        if self._transfers is not None:
+            found = replace(found, transfer=self._transfers.summary(duration))
+        if self._kinds[-1].guessing is None:
             return found
         return replace(found, speculation=Speculation.of(one.engine.drafting for one in self._every_replica()))
 
@@ -201,35 +216,65 @@ class Simulation:
             return
         demand, entry = self._demands[index], self.ledger.entries[index]
         names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
-        input_len = demand.input_len
-        ask = Ask(input_len, names, (self._draw.random(), self._draw.random()))
-        chosen = self._router.route(ask, self._loads)
+        ask = Ask(demand.input_len, names, (self._draw.random(), self._draw.random()))
+        transfers, goes_on = self._transfers, False
+        if transfers is None:
+            chosen = self._router.route(ask, self._loads)
+        else:
+            chosen, stays = transfers.route(ask)
+            goes_on = not stays and entry.tokens + 1 < demand.output_len
         entry.replica = chosen
-        replica = self._replica(chosen)
-        tokens = self._prompts.tokens(demand.prompt)
-        request = Request(
-            str(index),
-            tokens,
-            _PARAMS,
-            max_tokens=demand.output_len,
-            seed=index,
-            priority=demand.priority,
-            tenant=demand.tenant,
-            output_ids=[ANSWER_TOKEN] * entry.tokens,
-        )
+        replica = self.replica(chosen)
+        request = self.request(index, entry.tokens + 1 if goes_on else None)
         try:
+            if goes_on and transfers is not None:
+                transfers.check(self.request(index))
             replica.add(request, self._now, replayed=entry.replays > 0)
         except RequestError as error:
             self._inside -= 1
             self._refuse(index, entry, error.code or error.param or "refused")
+        else:
+            if goes_on and transfers is not None:
+                transfers.begin(index, chosen, request, ask)
         self._follow(chosen, replica)
 
-    def _replica(self, index: int) -> Replica:
+    # What its transfers ask of it
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def entry(self, index: int) -> Entry:
+        return self.ledger.entries[index]
+
+    def request(self, index: int, tokens: int | None = None) -> Request:
+        """As the workload asks for it, with the tokens that it has; of so many tokens, None: all."""
+        demand = self._demands[index]
+        return Request(
+            str(index),
+            self._prompts.tokens(demand.prompt),
+            _PARAMS,
+            max_tokens=demand.output_len if tokens is None else tokens,
+            seed=index,
+            priority=demand.priority,
+            tenant=demand.tenant,
+            output_ids=[ANSWER_TOKEN] * self.ledger.entries[index].tokens,
+        )
+
+    def wake_transfers(self, at: float) -> None:
+        heapq.heappush(self._events, (at, _TRANSFER, 0))
+
+    def replica(self, index: int) -> Replica:
         """Engines are made when they are first needed."""
         replica = self._replicas[index]
         if replica is None:
-            guesser = None if self._guessing is None else Guesser(self._guessing, self._seed)
-            replica = Replica(self._capacity, self._config, self._pace, self._latency, self._take, guesser)
+            kind = self._of[index]
+            sink, receives = self._take, 0
+            if self._transfers is not None:
+                prompts = kind is self._kinds[0]
+                sink, receives = (self._take_prompts, 0) if prompts else (sink, kind.capacity.num_slots)
+            guesser = None if kind.guessing is None else Guesser(kind.guessing, self._seed)
+            replica = Replica(kind.capacity, kind.config, kind.pace, kind.latency, sink, guesser, receives)
             self._replicas[index] = replica
         return replica
 
@@ -237,11 +282,16 @@ class Simulation:
         """The fault at this place of all happens, unless its replica is no more."""
         fault = self._faults[place]
         index = fault.replica
+        if fault.kind == LINK:
+            assert self._transfers is not None, "links are of pools"
+            self._transfers.slow(fault.link, fault.factor)
+            heapq.heappush(self._events, (self._now + fault.lasts, _RECOVERY, place))
+            return
         if not self._loads.up[index]:
             return
         back = self._startup_s if fault.kind == DIES else fault.lasts
         heapq.heappush(self._events, (self._now + back, _RECOVERY, place))
-        replica = self._replica(index)
+        replica = self.replica(index)
         if fault.kind == DIES:
             replica.catch_up(self._now)
             self._lose(index, replica)
@@ -258,7 +308,9 @@ class Simulation:
         self._gone.append((index, replica))
         self._loads.up[index] = False
         self._tell(index, Load())
-        if isinstance(self._router, LongestPrefix):
+        if self._transfers is not None:
+            self._transfers.lost(index)
+        elif isinstance(self._router, LongestPrefix):
             self._router.forget(index)
         for victim, entry in list(self.ledger.entries.items()):
             if entry.replica == index and not entry.ended and not entry.refused:
@@ -271,8 +323,12 @@ class Simulation:
             held, self._held = self._held, []
             for index in held:
                 self._place(index)
+            if self._transfers is not None:
+                self._transfers.due()
+        elif fault.kind == LINK and self._transfers is not None:
+            self._transfers.slow(fault.link, 1.0)
         elif fault.kind == SLOW and self._loads.up[fault.replica]:
-            replica = self._replica(fault.replica)
+            replica = self.replica(fault.replica)
             replica.slow(self._now, 1.0)
             self._follow(fault.replica, replica)
 
@@ -290,6 +346,12 @@ class Simulation:
                 at = max(self._now, device.now + self._demands[follower].at)
                 heapq.heappush(self._events, (at, _ARRIVAL, follower))
 
+    def _take_prompts(self, began: float, device: TimedExecutor, deltas: list[OutputDelta]) -> None:
+        """Steps of a replica that computes prompts for others have ended."""
+        assert self._transfers is not None
+        self._transfers.computed(device.now, deltas)
+        self._take(began, device, deltas)
+
     def _refuse(self, index: int, entry: Entry, reason: str) -> None:
         """A request, and with it those that were to follow it."""
         entry.refused = reason
@@ -299,6 +361,12 @@ class Simulation:
             self._refuse(follower, after, "follows_refused")
 
     def _follow(self, index: int, replica: Replica) -> None:
+        """A replica has moved."""
+        self.heed(index, replica)
+        if self._transfers is not None:
+            self._transfers.heed(index, replica)
+
+    def heed(self, index: int, replica: Replica) -> None:
         """Let the router know, and wake the replica when it wants to be."""
         self._tell(index, replica.load())
         if replica.wake < NEVER:
@@ -313,17 +381,35 @@ class Simulation:
         self._spent += self._inside * (at - self._now)
         self._now = at
 
-    def _make_router(self, name: str, replicas: int) -> Router:
-        if name == "round-robin":
-            return RoundRobin()
-        if name == "least-loaded":
-            return LeastLoaded()
-        if name == "two-choices":
-            return TwoChoices()
-        if name == "prefix":
-            index, size = PrefixIndex(replicas), self._capacity.block_size
-            blocks = [min(self._capacity.num_blocks)] * replicas
-            speed = Speed.of(self._pace, self._config.max_num_batched_tokens, _TYPICAL_CONTEXT)
-            return LongestPrefix(index, speed, size, Assumed(index, blocks))
-        hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
-        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")
+
+class _Kind:
+    """Replicas of one kind, as far as all of them have it in common. log: requests of which an engine keeps records."""
+
+    def __init__(self, fleet: Simulated, log: int | None) -> None:
+        self.replicas = fleet.replicas
+        self.capacity, self.config, self.pace = fleet.capacity(), fleet.config(), fleet.pace()
+        if log is not None:
+            self.config = replace(self.config, request_log=log)
+        self.latency = LatencyModel(self.pace, learning=False)
+        self.guessing = fleet.guessing
+
+    @property
+    def speed(self) -> Speed:
+        return Speed.of(self.pace, self.config.max_num_batched_tokens, _TYPICAL_CONTEXT)
+
+
+def _make_router(name: str, kind: _Kind, *, alone: bool) -> Router:
+    """Of one pool's replicas. alone: they answer, too."""
+    if name == "round-robin":
+        return RoundRobin()
+    if name == "least-loaded":
+        return LeastLoaded()
+    if name == "two-choices":
+        return TwoChoices()
+    if name == "prefix":
+        index, size = PrefixIndex(kind.replicas), kind.capacity.block_size
+        blocks = [min(kind.capacity.num_blocks)] * kind.replicas
+        answer = TYPICAL_ANSWER if alone else 1
+        return LongestPrefix(index, kind.speed, size, Assumed(index, blocks), answer=answer)
+    hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
+    raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")

@@ -16,16 +16,16 @@ from headrace.simulate.ledger import Ledger
 
 Matrix = npt.NDArray[np.float64]
 
-PARTS = ("queue", "prefill", "decode", "stalled")
-"""queue: before it first runs; prefill: from then to the first token; decode: from there to the last, but for what it
-is stalled: time in which it had lost its place to others."""
+PARTS = ("queue", "prefill", "transfer", "decode", "stalled")
+"""queue: before it first runs; prefill: from then to the first token; transfer: from there until another pool has its
+keys and values; decode: from there to the last, but for what it is stalled: time in which others had its place."""
 
 _MOST = 4096
 
 
 class Watch:
     """over_time float64 [points, 4]: seconds, running, waiting, share of KV blocks in use, of the whole fleet.
-    parts float64 [requests, 4]: seconds of each of PARTS. ttft, tpot, e2e: seconds of the requests that were served
+    parts float64 [requests, 5]: seconds of each of PARTS. ttft, tpot, e2e: seconds of the requests that were served
     whole, tpot of those with several tokens; gaps and counts: seconds between tokens, and how often each was."""
 
     def __init__(self) -> None:
@@ -62,19 +62,24 @@ class Watch:
     def settle(self, ledger: Ledger, engines: Iterable[Engine]) -> None:
         """The run has ended; engines kept a record of every request."""
         served = {index: entry for index, entry in ledger.entries.items() if entry.ended}
-        parts = []
+        parts: dict[int, Matrix] = {}
         for engine in engines:
             for record in engine.journal.log.ended:
-                entry = served.get(int(record.request_id))
+                index = int(record.request_id)
+                entry = served.get(index)
                 # Of one that went on elsewhere the record knows the last part alone.
                 if entry is None or entry.replays or record.begun_after_s is None:
                     continue
+                part = parts.setdefault(index, np.zeros(len(PARTS)))
+                if record.replayed_tokens:  # its prompt was computed in another pool
+                    part += (0, 0, 0, -record.waited_s, record.waited_s)
+                    continue
                 queue, stalled = record.begun_after_s, record.waited_s - record.begun_after_s
-                first, last = entry.first - entry.at, entry.last - entry.at
+                first, last = entry.first - entry.at, entry.last - entry.at - entry.transfer
                 # Who lost its place before its first token waited then.
                 before = min(stalled, max(0.0, first - queue)) if _lost_before(record.preemptions, first) else 0.0
-                parts.append((queue, first - queue - before, last - first - (stalled - before), stalled))
-        self.parts = np.maximum(np.array(parts).reshape(-1, len(PARTS)), 0.0)
+                part += (queue, first - queue - before, entry.transfer, last - first - (stalled - before), stalled)
+        self.parts = np.maximum(np.array(list(parts.values())).reshape(-1, len(PARTS)), 0.0)
         entries = [served[index] for index in sorted(served)]
         self.ttft = np.array([entry.first - entry.at for entry in entries])
         self.e2e = np.array([entry.last - entry.at for entry in entries])
