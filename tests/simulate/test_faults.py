@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headrace.core.errors import ConfigError
 from headrace.simulate.asking import ask_fleet
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault, read_faults
+from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.result import Slo
-from headrace.simulate.simulator import ROUTERS, Simulation, simulate
+from headrace.simulate.simulator import Simulation, simulate
 from headrace.workload.demand import Demand
 
 FLEET = ask_fleet("llama-3-8b", "h100", replicas=3, max_num_seqs=6, max_num_batched_tokens=512)

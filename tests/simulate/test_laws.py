@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from headrace.engine.engine import Engine
 from headrace.simulate.asking import ask_fleet
 from headrace.simulate.fleet import Fleet
+from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.result import Result, Slo
-from headrace.simulate.simulator import ROUTERS, Simulation, simulate
+from headrace.simulate.simulator import Simulation, simulate
 from headrace.workload.demand import ANSWER, Demand
 from headrace.workload.summary import shared_prefix_share
 

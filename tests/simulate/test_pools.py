@@ -15,10 +15,11 @@ from headrace.policy.fitted_kernels import kernels_of
 from headrace.policy.latency import StepWork
 from headrace.simulate.asking import ask_fleet
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
+from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.placement import PLACEMENTS
 from headrace.simulate.pools import Pools
 from headrace.simulate.result import Slo
-from headrace.simulate.simulator import ROUTERS, Simulation
+from headrace.simulate.simulator import Simulation
 from headrace.workload.demand import ANSWER, Demand
 
 FLEET = ask_fleet("llama-3-8b", "h100", block_size=16, max_num_batched_tokens=1024)
@@ -240,7 +241,7 @@ def loads(draw):
     return demands, replicas, guesses, settings, draw(st.sampled_from(ROUTERS)), faults
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(loads())
 def test_nothing_is_lost_and_time_adds_up(load):
     demands, replicas, guesses, settings, router, faults = load
@@ -280,3 +281,21 @@ def test_nothing_is_lost_and_time_adds_up(load):
 def test_what_pools_refuse(change, says):
     with pytest.raises(ConfigError, match=says):
         replace(POOLS, **change)
+
+
+def test_what_lies_behind_a_window_does_not_travel():
+    layers = [
+        replace(layer, attention=replace(layer.attention, window=1024)) if i % 4 else layer
+        for i, layer in enumerate(FLEET.spec.layers)
+    ]
+    fleet = replace(FLEET, spec=replace(FLEET.spec, layers=tuple(layers)))
+    size = Pools(fleet, fleet).traffic().size
+    assert size(100, 0, 100) == fleet.spec.kv_bytes(100)
+    assert size(5000, 0, 5000) == fleet.spec.kv_bytes(5000)
+    # Windows are sent with the last tokens alone, and a hit saves what lies before it.
+    whole = next(each for window, each in Pools(fleet, fleet).traffic().groups if window is None)
+    assert size(2000, 0, 5000) == 2000 * whole
+    assert size(5000, 0, 5000) - size(5000, 1000, 5000) == 1000 * whole
+    demands = [Demand(0.0, ((1, 5000),), ANSWERED)]
+    _, _, result = run(demands, Pools(fleet, fleet))
+    assert result.finished == 1 and result.transfer.sent_bytes == fleet.spec.kv_bytes(5000)

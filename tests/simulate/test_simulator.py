@@ -8,7 +8,8 @@ import pytest
 
 from headrace.core.errors import ConfigError
 from headrace.simulate.asking import ask_fleet
-from headrace.simulate.simulator import ROUTERS, simulate
+from headrace.simulate.kinds import ROUTERS
+from headrace.simulate.simulator import simulate
 from headrace.workload.demand import Demand
 
 FLEET = ask_fleet("llama-3-8b", "h100", replicas=3, block_size=64)

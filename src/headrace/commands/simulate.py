@@ -15,9 +15,10 @@ from headrace.commands.pools import pool_options, take_pool_settings
 from headrace.commands.report import json_option, show, write_json
 from headrace.simulate.asking import ask_fleet, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
+from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.report import render
 from headrace.simulate.result import Result, Slo
-from headrace.simulate.simulator import ROUTERS, STARTUP_S
+from headrace.simulate.simulator import STARTUP_S
 from headrace.simulate.simulator import simulate as run_simulation
 from headrace.simulate.sweep import Load, read_multipliers, sweep
 from headrace.simulate.watch import Watch

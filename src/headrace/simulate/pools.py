@@ -92,13 +92,24 @@ class Pools:
         )
         return Wiring(sites, servings, self.rack_nodes)
 
+    def traffic(self) -> Traffic:
+        """What goes from the one pool to the other."""
+        dtype = self.prefill.serving.cache if self.dtype == AS_CACHED else self.dtype
+        groups = self.prefill.spec.kv_groups
+        each = (len(g.layers) * g.kv_heads * (g.k_dim + g.v_dim) * item_bytes(dtype) for g in groups)
+        return Traffic(tuple(zip((group.window for group in groups), each, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """groups: the window of each KV group, and bytes of a token in it."""
+
+    groups: tuple[tuple[int | None, float], ...]
+
     def size(self, tokens: int, here: int, total: int) -> float:
         """Bytes of the first `tokens` of a prompt of `total` that go to a replica that has the first `here`. What no
         later token sees does not."""
-        dtype = self.prefill.serving.cache if self.dtype == AS_CACHED else self.dtype
-        size = 0.0
-        for group in self.prefill.spec.kv_groups:
-            first = here if group.window is None else max(here, total - group.window)
-            each = len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
-            size += max(0, tokens - first) * each * item_bytes(dtype)
-        return size
+        return sum(
+            each * max(0, tokens - (here if window is None else max(here, total - window)))
+            for window, each in self.groups
+        )

@@ -12,29 +12,17 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from headrace.core.config import Config
-from headrace.core.errors import ConfigError, RequestError, did_you_mean
+from headrace.core.errors import ConfigError, RequestError
 from headrace.core.request import OutputDelta, Request, SamplingParams
-from headrace.engine.executor import Capacity
-from headrace.policy.latency import LatencyModel
-from headrace.policy.pace import Pace
-from headrace.policy.replica import Load, Loads, Speed
+from headrace.policy.replica import Load, Loads
 from headrace.policy.routing import (
-    TYPICAL_ANSWER,
     Ask,
-    Assumed,
-    LeastLoaded,
     LongestPrefix,
-    PrefixIndex,
-    RoundRobin,
-    Router,
-    TwoChoices,
 )
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
-from headrace.simulate.guesses import Guesser, Guessing
+from headrace.simulate.kinds import Kind, Simulated
 from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.pools import Pools
 from headrace.simulate.prompts import Prompts
@@ -44,30 +32,12 @@ from headrace.simulate.transfers import Transfers
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 
-ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
-
 _WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER = 0, 1, 2, 3, 4
 STARTUP_S = 60.0
 """Seconds in which a replica that died is there again."""
 _PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
-_TYPICAL_CONTEXT = 4096
+
 Progress = Callable[[int], object]
-
-
-class Simulated(Protocol):
-    """What is simulated: a Fleet, Pools, or an engine that is here (fidelity.py)."""
-
-    @property
-    def replicas(self) -> int: ...
-
-    @property
-    def guessing(self) -> Guessing | None: ...
-
-    def capacity(self) -> Capacity: ...
-
-    def config(self) -> Config: ...
-
-    def pace(self) -> Pace: ...
 
 
 def simulate(
@@ -122,18 +92,19 @@ class Simulation:
         self._held: list[int] = []
         self._watch = watch
         self._seed = seed
-        self._log = None if watch is None else len(demands)
+        log = None if watch is None else len(demands)
         kinds = (fleet.prefill, fleet.decode) if isinstance(fleet, Pools) else (fleet,)
-        self._kinds = [_Kind(kind, self._log) for kind in kinds]
+        self._kinds = [Kind(kind, log) for kind in kinds]
         self._of = [kind for kind in self._kinds for _ in range(kind.replicas)]
         self._capacity = self._kinds[-1].capacity
         self._replicas: list[Replica | None] = [None] * fleet.replicas
         self._loads = Loads(fleet.replicas)
-        self._router = _make_router(router, self._kinds[0], alone=len(kinds) == 1)
+        self._router = self._kinds[0].router(router, answers=len(kinds) == 1)
         self._names = router == "prefix" or len(kinds) > 1
         self._transfers: Transfers | None = None
         if isinstance(fleet, Pools):
             self._kinds[0].guessing = None  # it makes no second token
+            self._kinds[1].receives = self._capacity.num_slots
             self._transfers = Transfers(fleet, self._router, self._kinds[1].speed, self._loads, self)
         self._draw = random.Random(seed)
         self._prompts = Prompts()
@@ -269,12 +240,8 @@ class Simulation:
         replica = self._replicas[index]
         if replica is None:
             kind = self._of[index]
-            sink, receives = self._take, 0
-            if self._transfers is not None:
-                prompts = kind is self._kinds[0]
-                sink, receives = (self._take_prompts, 0) if prompts else (sink, kind.capacity.num_slots)
-            guesser = None if kind.guessing is None else Guesser(kind.guessing, self._seed)
-            replica = Replica(kind.capacity, kind.config, kind.pace, kind.latency, sink, guesser, receives)
+            prompts = self._transfers is not None and kind is self._kinds[0]
+            replica = kind.replica(self._take_prompts if prompts else self._take, self._seed)
             self._replicas[index] = replica
         return replica
 
@@ -380,36 +347,3 @@ class Simulation:
     def _move_to(self, at: float) -> None:
         self._spent += self._inside * (at - self._now)
         self._now = at
-
-
-class _Kind:
-    """Replicas of one kind, as far as all of them have it in common. log: requests of which an engine keeps records."""
-
-    def __init__(self, fleet: Simulated, log: int | None) -> None:
-        self.replicas = fleet.replicas
-        self.capacity, self.config, self.pace = fleet.capacity(), fleet.config(), fleet.pace()
-        if log is not None:
-            self.config = replace(self.config, request_log=log)
-        self.latency = LatencyModel(self.pace, learning=False)
-        self.guessing = fleet.guessing
-
-    @property
-    def speed(self) -> Speed:
-        return Speed.of(self.pace, self.config.max_num_batched_tokens, _TYPICAL_CONTEXT)
-
-
-def _make_router(name: str, kind: _Kind, *, alone: bool) -> Router:
-    """Of one pool's replicas. alone: they answer, too."""
-    if name == "round-robin":
-        return RoundRobin()
-    if name == "least-loaded":
-        return LeastLoaded()
-    if name == "two-choices":
-        return TwoChoices()
-    if name == "prefix":
-        index, size = PrefixIndex(kind.replicas), kind.capacity.block_size
-        blocks = [min(kind.capacity.num_blocks)] * kind.replicas
-        answer = TYPICAL_ANSWER if alone else 1
-        return LongestPrefix(index, kind.speed, size, Assumed(index, blocks), answer=answer)
-    hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
-    raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")

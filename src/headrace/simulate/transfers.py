@@ -78,6 +78,7 @@ class Transfers:
         self._policy = Disaggregation(
             pools.decode.replicas, blocks, pools.block_size, speed, min_tokens=pools.min_tokens
         )
+        self._size = pools.traffic().size
         self._wiring = pools.wiring()
         self.network = self._wiring.network
         self._under_way: dict[int, _Handover] = {}
@@ -219,14 +220,14 @@ class Transfers:
 
     def _way(self, one: _Handover) -> tuple[Any, Any]:
         """Seconds for each token and of latency, to every decode replica."""
-        each = self._pools.size(one.total, 0, one.total) / one.total
+        each = self._size(one.total, 0, one.total) / one.total
         reach = [self._wiring.reach(one.source, self._prompts + i) for i in range(len(self._decode))]
         bandwidth, latency = np.array(reach).T
         return each / bandwidth, latency
 
     def _feed(self, one: _Handover) -> None:
         assert one.stream is not None
-        size = self._pools.size(one.done, one.here, one.total) - one.fed
+        size = self._size(one.done, one.here, one.total) - one.fed
         one.fed += size
         if self.network.feed(one.stream, size, self._host.now, last=one.ready):
             self._land(one)
@@ -239,7 +240,7 @@ class Transfers:
     def _complete(self, one: _Handover) -> None:
         now, entry, request_id = self._host.now, self._host.entry(one.index), one.request.request_id
         self._bytes += one.fed
-        self._saved += self._pools.size(one.total, 0, one.total) - one.fed
+        self._saved += self._size(one.total, 0, one.total) - one.fed
         self._took.append(now - one.opened)
         self._waited.append(now - one.since)
         source, target = one.source, one.target

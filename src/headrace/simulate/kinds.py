@@ -1,0 +1,82 @@
+"""Kind: what the replicas of a pool have in common, how each of them is made, and the router before them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError, did_you_mean
+from headrace.engine.executor import Capacity
+from headrace.policy.latency import LatencyModel
+from headrace.policy.pace import Pace
+from headrace.policy.replica import Speed
+from headrace.policy.routing import (
+    TYPICAL_ANSWER,
+    Assumed,
+    LeastLoaded,
+    LongestPrefix,
+    PrefixIndex,
+    RoundRobin,
+    Router,
+    TwoChoices,
+)
+from headrace.simulate.guesses import Guesser, Guessing
+from headrace.simulate.replica import Replica, Sink
+
+ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
+_TYPICAL_CONTEXT = 4096
+
+
+class Simulated(Protocol):
+    """What is simulated: a Fleet, Pools, or an engine that is here (fidelity.py)."""
+
+    @property
+    def replicas(self) -> int: ...
+
+    @property
+    def guessing(self) -> Guessing | None: ...
+
+    def capacity(self) -> Capacity: ...
+
+    def config(self) -> Config: ...
+
+    def pace(self) -> Pace: ...
+
+
+class Kind:
+    """log: requests of which an engine keeps records, None for no such records. guessing: how tokens are guessed ahead;
+    receives: prompts computed elsewhere that may be on their way to one at once."""
+
+    def __init__(self, fleet: Simulated, log: int | None) -> None:
+        self.replicas = fleet.replicas
+        self.capacity, self.config, self.pace = fleet.capacity(), fleet.config(), fleet.pace()
+        if log is not None:
+            self.config = replace(self.config, request_log=log)
+        self.latency = LatencyModel(self.pace, learning=False)
+        self.guessing, self.receives = fleet.guessing, 0
+
+    @property
+    def speed(self) -> Speed:
+        return Speed.of(self.pace, self.config.max_num_batched_tokens, _TYPICAL_CONTEXT)
+
+    def replica(self, sink: Sink, seed: int) -> Replica:
+        """seed: of what is guessed right."""
+        guesser = None if self.guessing is None else Guesser(self.guessing, seed)
+        return Replica(self.capacity, self.config, self.pace, self.latency, sink, guesser, self.receives)
+
+    def router(self, name: str, *, answers: bool) -> Router:
+        """answers: whether these replicas answer, or only compute prompts. ConfigError with the nearest to one that is
+        not known."""
+        if name == "round-robin":
+            return RoundRobin()
+        if name == "least-loaded":
+            return LeastLoaded()
+        if name == "two-choices":
+            return TwoChoices()
+        if name == "prefix":
+            index, blocks = PrefixIndex(self.replicas), [min(self.capacity.num_blocks)] * self.replicas
+            answer = TYPICAL_ANSWER if answers else 1
+            return LongestPrefix(index, self.speed, self.capacity.block_size, Assumed(index, blocks), answer=answer)
+        hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
+        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")
