@@ -22,6 +22,8 @@ def read(**settings):
         ({"speculative_config": {"method": "ngram"}}, ("ngram", 8, None)),
         ({"speculative_model": "small", "num_speculative_tokens": 5}, ("draft_model", 5, "small")),
         ({"speculative_config": {"model": "small"}}, ("draft_model", 8, "small")),
+        ({"speculative_config": {"method": "ngram", "model": None, "prompt_lookup_max": None}}, ("ngram", 8, None)),
+        ({"speculate": "ngram", "speculative_config": {"method": "ngram"}}, ("ngram", 8, None)),
     ],
 )
 def test_what_they_mean(settings, meant):
@@ -35,6 +37,21 @@ def test_what_they_mean(settings, meant):
         ({"num_speculative_tokens": 0}, "num_speculative_tokens must be from 1 to 64, got 0"),
         ({"speculate": "draft_model"}, "speculative_model and speculate=draft_model go together"),
         ({"speculate": "suffix", "speculative_model": "small"}, "speculative_model and speculate=draft_model go"),
+        ({"speculative_config": {"method": "eagle3"}}, "speculative_config method must be one of none, ngram, suffix"),
+        ({"speculative_config": {"method": ["ngram"]}}, "speculative_config method must be str"),
+        (
+            {"speculative_config": {"prompt_lookup_max": 4}},
+            "speculative_config prompt_lookup_max is a setting of other",
+        ),
+        (
+            {"speculative_config": {"max_model_len": 4}},
+            "speculative_config max_model_len is a setting of other engines",
+        ),
+        ({"speculative_config": {"eagle": None}}, "speculative_config has no 'eagle'"),
+        (
+            {"speculate": "ngram", "speculative_config": {"method": "suffix"}},
+            "speculate is 'ngram', but 'suffix' in speculative_config: give it once",
+        ),
         ({"speculative_config": "{"}, "speculative_config is not JSON"),
         ({"speculative_config": "[]"}, "speculative_config must be a JSON object"),
         ({"speculative_config": {"eagle": 1}}, "speculative_config has no 'eagle'; known are method"),

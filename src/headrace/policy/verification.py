@@ -5,6 +5,8 @@ it is what would have been generated, and the first that differs ends what may b
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from headrace.core.batch import BatchOutput, BoolArray, IntArray
@@ -14,11 +16,20 @@ from headrace.policy.speculation import Speculation
 from headrace.policy.step import Step
 
 
-def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: BatchOutput) -> BoolArray:
-    """Take back what was computed in vain: ends of the step and computed, known of its slots. Returns which of its
-    sampled rows name a token: bool [sampled rows]. Entries whose request has left mean nothing."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """keep bool [sampled rows]: which name a token. counts: by request, how many tokens were drafted and accepted."""
+
+    keep: BoolArray
+    counts: dict[str, tuple[int, int]]
+
+
+def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: BatchOutput) -> Settled:
+    """Take back what was computed in vain: ends of the step and computed, known of its slots. Entries whose request
+    has left mean nothing."""
     assert step.drafted is not None and step.batch.drafts is not None
     keep: BoolArray = np.ones(len(step.sampled), np.bool_)
+    counts: dict[str, tuple[int, int]] = {}
     alive = step.alive(state.serial)
     entry_of_row = step.batch.logit_entry[: len(step.sampled)]
     first_rows = np.searchsorted(entry_of_row, np.flatnonzero(step.drafted))
@@ -34,10 +45,11 @@ def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: Ba
         step.ends[entry] -= count - accepted
         speculation.learn(slot, int(step.serials[entry]), accepted if alive[entry] else None)
         if alive[entry]:
+            counts[state[slot].request_id] = count, accepted
             state.drafting[slot] = False
             state.computed[slot] = step.ends[entry]
             state.known[slot] = step.ends[entry] + 1
-    return keep
+    return Settled(keep, counts)
 
 
 def _stopping(state: Slots, slot: int, tokens: IntArray) -> BoolArray:
@@ -47,12 +59,14 @@ def _stopping(state: Slots, slot: int, tokens: IntArray) -> BoolArray:
     return np.isin(tokens, ids)
 
 
-def joined(sent: list[OutputDelta]) -> list[OutputDelta]:
-    """Deltas of one request that follow each other, as one."""
+def joined(sent: list[OutputDelta], settled: Settled) -> list[OutputDelta]:
+    """Deltas of one request that follow each other, as one, with what was guessed for it."""
     whole: list[OutputDelta] = []
     for delta in sent:
         if whole and whole[-1].request_id == delta.request_id:
             whole[-1].absorb(delta)
         else:
             whole.append(delta)
+    for delta in whole:
+        delta.drafted, delta.accepted = settled.counts.get(delta.request_id, (0, 0))
     return whole

@@ -16,7 +16,7 @@ from headrace.core.request import FinishReason, OutputDelta, Request
 from headrace.engine.completion import Choice
 from headrace.engine.text_stream import TextDelta
 from headrace.server.errors import INTERNAL_MESSAGE, GenerationError
-from headrace.server.protocol import PromptTokensDetails, Usage
+from headrace.server.protocol import CompletionTokensDetails, PromptTokensDetails, Usage
 from headrace.server.service import Service
 
 QUEUED_DELTAS = 256
@@ -101,7 +101,11 @@ class Generation:
         prompt = sum(len(s.request.prompt_ids) for s in first)
         generated = sum(len(s.choice.token_ids) for s in self.sequences)
         cached = sum(s.choice.cached_tokens for s in first)
-        return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
+        usage = Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
+        if drafted := sum(s.choice.drafted for s in self.sequences):
+            accepted = sum(s.choice.accepted for s in self.sequences)
+            usage.completion_tokens_details = CompletionTokensDetails(accepted, drafted - accepted)
+        return usage
 
     async def _gathered(self) -> AsyncIterator[OutputDelta]:
         """The deltas of several sequences, as they arrive."""

@@ -121,11 +121,13 @@ class ResponseAnswer:
 
     def _usage(self) -> dict[str, Any]:
         usage = self._answer.generation.usage()
+        guessed = usage.completion_tokens_details
+        predicted = {} if guessed is msgspec.UNSET else msgspec.to_builtins(guessed)
         return {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self._answer.blocks.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": self._answer.blocks.reasoning_tokens, **predicted},
             "total_tokens": usage.total_tokens,
         }
 
