@@ -46,6 +46,15 @@ void bind_ceilings(nb::module_& m) {
           return size / kPiece * kPiece * static_cast<ptrdiff_t>(sizeof(float));
         },
         nb::arg("kernels"), nb::arg("pool"), nb::arg("array"), "Bytes read.");
+  m.def("barriers",
+        [](ThreadPool& pool, int64_t rounds) {
+          pool.run([&](int) {
+            for (int64_t round = 0; round < rounds; ++round) pool.barrier();
+          });
+          return rounds;
+        },
+        nb::arg("pool"), nb::arg("rounds"), nb::call_guard<nb::gil_scoped_release>(),
+        "Times that all threads waited for each other.");
 }
 
 }  // namespace headrace

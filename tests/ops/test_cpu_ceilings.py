@@ -15,6 +15,7 @@ def test_every_instruction_set_is_measured(isa):
     found = cpu_ceilings.measure_ceilings(2, isa, rounds=1000, read_bytes=1 << 24, tries=1)
     assert found.threads == 2
     assert min(found.int8_per_s, found.float32_per_s, found.read_bytes_per_s) > 0
+    assert found.barrier_us > 0
 
 
 @pytest.mark.parametrize(("threads", "isa", "field"), [(0, "auto", "threads"), (1, "z80", "isa")])

@@ -15,6 +15,7 @@ from headrace.core.hardware import Hardware
 
 READ_BYTES = 128 << 20
 """More than caches hold, so that reading it is reading memory."""
+_BARRIERS = 200
 _PARTS = 8
 """It is read a part at a time, each long out of the caches when its turn comes again."""
 
@@ -22,12 +23,14 @@ _PARTS = 8
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """Rates of all threads together: int8 operations of dot products (a multiplication and an addition are two),
-    float32 operations of fused multiply-adds, bytes read from memory."""
+    float32 operations of fused multiply-adds, bytes read from memory. barrier_us: how long they take to wait for each
+    other, which a step does several times a layer."""
 
     threads: int
     int8_per_s: float
     float32_per_s: float
     read_bytes_per_s: float
+    barrier_us: float
 
     def of(self, machine: Hardware) -> Hardware:
         """The machine with these as its limits: what a plan needs to know of it."""
@@ -53,6 +56,7 @@ def measure_ceilings(
         int8_per_s=_best(lambda: _kernels.ceiling_int8(kernels, pool, rounds), tries),
         float32_per_s=_best(lambda: _kernels.ceiling_float(kernels, pool, rounds), tries),
         read_bytes_per_s=_best(lambda: _kernels.ceiling_read(kernels, pool, next(parts)), tries),
+        barrier_us=1e6 / _best(lambda: _kernels.barriers(pool, _BARRIERS), tries),
     )
 
 
