@@ -9,7 +9,17 @@ import uuid
 
 import psutil
 
-HEAVY = ("numpy", "headrace.policy.scheduler", "zmq", "asyncio", "logging", "uvicorn", "jinja2", "tokenizers")
+HEAVY = (
+    "numpy",
+    "prometheus_client",
+    "headrace.policy.scheduler",
+    "zmq",
+    "asyncio",
+    "logging",
+    "uvicorn",
+    "jinja2",
+    "tokenizers",
+)
 
 
 def loaded_by(code: str) -> list[str]:
@@ -43,7 +53,7 @@ def test_an_engine_that_is_given_nothing_ends():
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_process_that_speaks_http_loads_no_arrays_and_no_scheduler():
+def test_a_process_that_speaks_http_loads_no_arrays_no_scheduler_and_no_metrics_library():
     loaded = loaded_by("import headrace.api_process, headrace.api_child")
     assert "uvicorn" in loaded
-    assert not {"numpy", "headrace.policy.scheduler"} & set(loaded)
+    assert not {"numpy", "headrace.policy.scheduler", "prometheus_client"} & set(loaded)

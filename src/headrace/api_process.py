@@ -34,7 +34,7 @@ from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
 from headrace.server.connection import Connection
 from headrace.server.counts import Counts
-from headrace.server.metrics import COUNTS_WIDTH
+from headrace.server.metrics import COUNTS_WIDTH, exposition
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tools.formats import format_of
@@ -137,11 +137,12 @@ async def _run(
 
 
 def _warm_when_idle(grammars: GrammarCompiler, service: Service) -> None:
-    """Get ready for forms of outputs while nobody waits for anything."""
+    """Get ready for forms of outputs and for who asks for metrics, while nobody waits for anything."""
     if service.live:
         asyncio.get_running_loop().call_later(WARM_AFTER_S, _warm_when_idle, grammars, service)
     else:
         grammars.warm()
+        exposition()
 
 
 def server_settings(config: Config, text: TextModel) -> ServerSettings:

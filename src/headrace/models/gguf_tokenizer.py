@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
@@ -20,7 +21,7 @@ from headrace.models.gguf_splits import BEGIN_BY_DEFAULT, COMPOSED, SPLITS, WHOL
 from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.tokenizer import Vocabulary
 
-_VERSION = "2"
+_VERSION = "3"
 _OF_PIECES = ("llama", "t5")
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
@@ -43,7 +44,7 @@ def cached_tokenizer_json(file: GGUFMetadata) -> Path:
     if not path.exists():
         with locked(path):
             if not path.exists():
-                write_whole(path, build(file).to_str().encode())
+                write_whole(path, _quick_to_read(build(file).to_str()).encode())
     return path
 
 
@@ -74,6 +75,15 @@ def build(file: GGUFMetadata) -> Tokenizer:
     _add_tokens(tokenizer, file, tokens)
     _add_ends(tokenizer, file, tokens, begin=split in BEGIN_BY_DEFAULT)
     return tokenizer
+
+
+def _quick_to_read(tokenizer: str) -> str:
+    """The same with merges as strings, if no token has a space: the library reads those a fifth faster than pairs."""
+    state = json.loads(tokenizer)
+    merges = [" ".join(merge) for merge in state["model"]["merges"]]
+    if all(merge.count(" ") == 1 for merge in merges):
+        state["model"]["merges"] = merges
+    return json.dumps(state, ensure_ascii=False, separators=(",", ":"))
 
 
 def token_id(file: GGUFMetadata, name: str) -> int | None:
