@@ -11,8 +11,7 @@ class Oracle:
     """texts: prompts with what the model generates. It is wrong at every `wrong`-th position (0: never), and sure of
     itself all the same; after a text's end it makes something up."""
 
-    costly = False
-    copy = None
+    costly, copy = False, None
 
     def __init__(self, texts: Iterable[list[int]], wrong: int, vocab_size: int) -> None:
         self.texts = list(texts)

@@ -25,6 +25,7 @@ from headrace.ops.cpu import VERSION as KERNELS_VERSION
 from headrace.ops.cpu import available_isas
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.program import Program
+from headrace.policy.speculation import Drafter
 from headrace.worker.assembly import DiskSpace, DraftModel, activation_bytes, assemble
 from headrace.worker.devices import cpu_device
 from headrace.worker.drafters.by_name import lookup_drafter
@@ -51,9 +52,9 @@ class BuiltEngine:
     """What its device holds: enough for an engine over another device to plan the same steps."""
 
 
-def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEngine:
-    """Load the model into this process. config comes from locate_model(). Raises ConfigError, ModelError or
-    MachineError."""
+def build_engine(config: Config, *, progress: Progress | None = None, drafter: Drafter | None = None) -> BuiltEngine:
+    """Load the model into this process. config comes from locate_model(). drafter: who guesses, instead of who the
+    config names. Raises ConfigError, ModelError or MachineError."""
     limits = None if config.tenant_limits is None else read_limits(Path(config.tenant_limits))
     machine, available = this_machine(), available_memory()
     threads = machine.threads if config.threads is None else config.threads
@@ -128,7 +129,7 @@ def build_engine(config: Config, *, progress: Progress | None = None) -> BuiltEn
         executor,
         config,
         limits=limits,
-        drafter=executor.drafter or lookup_drafter(config.speculate),
+        drafter=drafter or executor.drafter or lookup_drafter(config.speculate),
         disk=executor.disk,
         forms=FormsUnderWay(grammars.compile),
         fingerprint=ready.fingerprint,

@@ -8,8 +8,9 @@ from itertools import count
 import pytest
 from tests.oracle import Oracle
 
+from headrace.bench.edits import edited_twice
 from headrace.bench.prompt_files import Prompt, read_prompts
-from headrace.bench.speculation import count_groups, looped, measure_speculation
+from headrace.bench.speculation import Asked, InVain, count_groups, groups, looped, measure_speculation
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.core.request import Request, SamplingParams
@@ -22,15 +23,16 @@ HAS = Capacity(num_slots=4, block_size=4, num_blocks=(80,), windows=(None,), max
 
 
 def test_speedups_are_those_of_the_steps_saved():
-    prompts = {"a": [[1, 2], [3, 4], [5, 6]], "b": [[7], [8]]}
+    prompts = {"a": [Asked([1, 2]), Asked([3, 4]), Asked([5, 6])], "b": [Asked([7]), Asked([8])]}
     texts = [
-        ids + expected_tokens(Request("r", ids, SamplingParams(temperature=0), 40, seed=0), VOCAB)
-        for ids in (*prompts["a"], *prompts["b"])
+        one.ids + expected_tokens(Request("r", one.ids, SamplingParams(temperature=0), 40, seed=0), VOCAB)
+        for one in (*prompts["a"], *prompts["b"])
     ]
     engines = {
         "none": Engine(NullExecutor(HAS), Config()),
         "right": Engine(NullExecutor(HAS), Config(num_speculative_tokens=3), drafter=Oracle(texts, 0, VOCAB)),
         "wrong": Engine(NullExecutor(HAS), Config(num_speculative_tokens=3), drafter=Oracle(texts, 1, VOCAB)),
+        "in_vain": Engine(NullExecutor(HAS), Config(), drafter=InVain(Oracle(texts, 0, VOCAB), VOCAB)),
     }
     ticks = count()
     done = []
@@ -47,6 +49,27 @@ def test_speedups_are_those_of_the_steps_saved():
     assert right["speedup"] > 2 > wrong["speedup"]
     assert report["turn_on"] == "right"
     assert 0 <= report["looping_share"] <= 1
+    assert engines["in_vain"].drafting.proposed > engines["in_vain"].drafting.accepted == 0
+    assert set(report["overhead_in_vain"]) == {"1", "2"}
+    assert {one["method"] for one in report["step_ms_by_rows"]} == {"right", "wrong"}
+    assert all(one["ms"] > 0 and one["steps"] > 0 for one in report["step_ms_by_rows"])
+
+
+def test_a_batch_is_full_however_few_prompts_there_are():
+    few = [Asked([n]) for n in range(3)]
+    assert [[one.ids[0] for one in group] for group in groups(few, 2)] == [[0, 1]]
+    assert [[one.ids[0] for one in group] for group in groups(few, 4, 1)] == [[0, 1, 2, 0]]
+    assert [len(group) for group in groups([Asked([n]) for n in range(9)], 2, 6)] == [2, 2, 2]
+
+
+def test_a_file_is_edited_twice():
+    text = "\n".join(f"line {n}" for n in range(12))
+    first, second = edited_twice([text, "too short"], lambda messages: [len(messages)], len, 400)
+    assert (first.ids, second.ids) == ([1], [3])
+    (once,), (twice,) = first.form.choice, second.form.choice
+    assert [line for line in twice.splitlines() if "#" in line] == ["line 4  # checked", "line 8  # to do"]
+    assert [a for a, b in zip(once.splitlines(), text.splitlines(), strict=True) if a != b] == ["line 4  # checked"]
+    assert len(edited_twice([text], len, len, 100)[0].form.choice[0]) < 100
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 machine does falls on all alike. Outputs are compared token by token on the way.
 
 A small model often ends in a loop, which flatters whoever copies: figures are also given over those answers alone whose
-last tokens do not repeat.
+last tokens do not repeat. What guessing costs where nothing comes of it is measured with a drafter that is never right.
 """
 
 from __future__ import annotations
@@ -13,16 +13,55 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.bench.timeline import Clock
+from headrace.core.batch import IntArray
 from headrace.core.errors import EngineError
 from headrace.core.request import Request, SamplingParams
+from headrace.core.structured import StructuredOutputsParams
 from headrace.engine.drive import drive
 from headrace.engine.engine import Engine
+from headrace.policy.speculation import Context, Drafter, Proposal
 
 PLAIN = "none"
+IN_VAIN = "in_vain"
+EDITS = "edits"
+"""The category of edits.py, which says nothing of other texts."""
 LOOP_TOKENS = 64
 LONGEST_PERIOD = 32
 WORTH_IT = 1.05
 """Mean speedup from which a method is worth turning on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt's tokens, and the form of the output if it must have one: then it ends where the form does."""
+
+    ids: list[int]
+    form: StructuredOutputsParams | None = None
+
+
+class InVain:
+    """Looks for guesses as `drafter` does, and turns them into others, or into any where there are none: it takes the
+    same time, is as sure, and is wrong."""
+
+    costly, copy = False, None
+
+    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
+        self._drafter = drafter
+        self._vocab_size = vocab_size
+
+    def propose(self, contexts: Sequence[Context]) -> list[Proposal]:
+        return [
+            self._wrong(context, proposal)
+            for context, proposal in zip(contexts, self._drafter.propose(contexts), strict=True)
+        ]
+
+    def remember(self, namespace: tuple[str, str], tokens: IntArray, prompt_len: int) -> None:
+        self._drafter.remember(namespace, tokens, prompt_len)
+
+    def _wrong(self, context: Context, proposal: Proposal) -> Proposal:
+        if not len(proposal.tokens):
+            proposal = Proposal([int(context.tokens[-1])] * context.most, [0.9 ** (n + 1) for n in range(context.most)])
+        return Proposal([(token + 1) % self._vocab_size for token in proposal.tokens], proposal.odds)
 
 
 @dataclass(slots=True)
@@ -54,35 +93,58 @@ class _Sum:
 
 def measure_speculation(
     engines: Mapping[str, Engine],
-    prompts: Mapping[str, Sequence[list[int]]],
+    prompts: Mapping[str, Sequence[Asked]],
     batches: Sequence[int],
     *,
     output_len: int,
+    most: int | None = None,
+    eos_ids: tuple[int, ...] = (),
     clock: Clock,
     progress: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """engines: by method, PLAIN among them. prompts: token ids by category. Greedy, output_len tokens each. Returns
-    rows (method, category, batch, ...), the share of answers that loop, and what to turn on. Raises EngineError if a
-    method changes a token."""
+    """engines: by method, PLAIN among them, and perhaps IN_VAIN, which is asked for one group of each category alone
+    and gives overhead. prompts: by category, of which `most` are run at each batch, or one batch if that is more; a
+    category that has too few for that repeats them. Greedy, output_len tokens each. Returns rows (method, category,
+    batch, ...), what steps took by their rows, the share of answers that loop, and what to turn on. Raises EngineError
+    if a method changes a token."""
     rows: list[dict[str, Any]] = []
     looping = answers = 0
     for batch in batches:
-        for category, texts in prompts.items():
+        for category, asked in prompts.items():
             sums = {method: _Sum() for method in engines if method != PLAIN}
-            for first in range(0, len(texts) - len(texts) % batch or len(texts), batch):
-                group = texts[first : first + batch]
+            for number, group in enumerate(groups(asked, batch, most)):
                 runs = {
-                    method: _run(engine, group, output_len, clock, f"batch {batch}")
+                    method: _run(engine, group, output_len, eos_ids, clock, f"batch {batch}")
                     for method, engine in engines.items()
+                    if method != IN_VAIN or number == 0
                 }
                 plain = runs[PLAIN]
                 loops = [looped(tokens) for tokens in plain.tokens]
                 looping, answers = looping + sum(loops), answers + len(loops)
-                for method, one in sums.items():
-                    _add(one, method, plain, runs[method], any(loops))
+                for method, run in runs.items():
+                    if method != PLAIN:
+                        _add(sums[method], method, plain, run, any(loops))
                 progress(1)
             rows += [_row(method, category, batch, one) for method, one in sums.items()]
-    return {"rows": rows, "looping_share": looping / max(1, answers), **_verdict(rows)}
+    kept = [row for row in rows if row["method"] != IN_VAIN]
+    report: dict[str, Any] = {
+        "rows": kept,
+        "step_ms_by_rows": _steps(engines),
+        "looping_share": looping / max(1, answers),
+    }
+    vain = [row for row in rows if row["method"] == IN_VAIN]
+    if vain:
+        report["overhead_in_vain"] = {
+            str(batch): 1 / _mean([row["decode_speedup"] for row in vain if row["batch"] == batch]) - 1
+            for batch in batches
+        }
+    return {**report, **_verdict([row for row in kept if row["category"] != EDITS] or kept)}
+
+
+def groups(asked: Sequence[Asked], batch: int, most: int | None = None) -> list[list[Asked]]:
+    """Whole batches of `most` prompts (None: of all), at least one, in which too few prompts stand again and again."""
+    whole = max(1, min(len(asked), most or len(asked)) // batch)
+    return [[asked[i % len(asked)] for i in range(n * batch, (n + 1) * batch)] for n in range(whole)]
 
 
 def looped(tokens: Sequence[int]) -> bool:
@@ -91,16 +153,28 @@ def looped(tokens: Sequence[int]) -> bool:
     return len(end) == LOOP_TOKENS and any(end[p:] == end[:-p] for p in range(1, LONGEST_PERIOD + 1))
 
 
-def count_groups(prompts: Mapping[str, Sequence[list[int]]], batches: Iterable[int]) -> int:
+def count_groups(prompts: Mapping[str, Sequence[Asked]], batches: Iterable[int], most: int | None = None) -> int:
     """Groups that measure_speculation runs."""
-    return sum(max(1, len(texts) // batch) for batch in batches for texts in prompts.values())
+    return sum(len(groups(asked, batch, most)) for batch in batches for asked in prompts.values())
 
 
-def _run(engine: Engine, prompts: Sequence[list[int]], output_len: int, clock: Clock, salt: str) -> _Run:
+def _run(
+    engine: Engine, group: Sequence[Asked], output_len: int, eos_ids: tuple[int, ...], clock: Clock, salt: str
+) -> _Run:
     """salt: what was answered under another may not be looked up, as the same prompts were run then."""
-    params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
     requests = [
-        Request(f"bench-{i}", ids, params, output_len, seed=0, cache_salt=salt) for i, ids in enumerate(prompts)
+        Request(
+            f"bench-{i}",
+            asked.ids,
+            SamplingParams(
+                temperature=0, max_tokens=output_len, ignore_eos=asked.form is None, structured_outputs=asked.form
+            ),
+            output_len,
+            seed=0,
+            eos_ids=() if asked.form is None else eos_ids,
+            cache_salt=salt,
+        )
+        for i, asked in enumerate(group)
     ]
     before, begun = engine.stats(), clock()
     tokens: dict[str, list[int]] = {r.request_id: [] for r in requests}
@@ -151,6 +225,16 @@ def _row(method: str, category: str, batch: int, one: _Sum) -> dict[str, Any]:
         "decode_speedup": _mean(one.decode_speedups),
         "speedup_without_loops": _mean(one.unlooped) if one.unlooped else None,
     }
+
+
+def _steps(engines: Mapping[str, Engine]) -> list[dict[str, Any]]:
+    """What steps took by their rows, as the control of each method has learnt it."""
+    return [
+        {"method": method, "rows": rows, "guesses": guesses, "ms": 1e3 * seconds, "steps": steps}
+        for method, engine in engines.items()
+        for rows, guesses, seconds, steps in engine.row_costs
+        if method != IN_VAIN
+    ]
 
 
 def _verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:

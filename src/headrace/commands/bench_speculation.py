@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from headrace.bench.edits import edited_twice
 from headrace.bench.picture import draw_bars
 from headrace.bench.prompt_files import Prompt, read_prompts
-from headrace.bench.speculation import PLAIN, count_groups, measure_speculation
+from headrace.bench.speculation import EDITS, IN_VAIN, PLAIN, Asked, InVain, count_groups, measure_speculation
 from headrace.commands.report import json_option, plot_option, show, write_json
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
+from headrace.engine.engine import Engine
 from headrace.launch import build_engine
 from headrace.models.sources import locate_model
 from headrace.models.text import TextModel, load_text
+from headrace.worker.drafters.by_name import lookup_drafter
 
 _METHODS = ("ngram", "suffix", "draft_model")
+_FEW_ROWS = 9
 
 
 @click.command()
@@ -41,6 +46,18 @@ _METHODS = ("ngram", "suffix", "draft_model")
     "--per-category", type=click.IntRange(min=1), default=4, show_default=True, help="Prompts of each category."
 )
 @click.option("--output-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of each answer.")
+@click.option(
+    "--edits/--no-edits",
+    default=True,
+    show_default=True,
+    help="Also what an agent does: prompts taken for files that are written again twice with one line changed.",
+)
+@click.option(
+    "--overhead/--no-overhead",
+    default=True,
+    show_default=True,
+    help="Also what guessing takes where every guess is wrong.",
+)
 @plot_option
 @json_option
 @takes_config()
@@ -50,6 +67,8 @@ def speculation(
     batches: tuple[int, ...],
     per_category: int,
     output_len: int,
+    edits: bool,
+    overhead: bool,
     plot: Path | None,
     json_file: Path | None,
     config: Config,
@@ -60,33 +79,62 @@ def speculation(
         raise ConfigError("--method draft_model and --speculative-model go together", field="speculative_model")
     located = dataclasses.replace(locate_model(config), enable_prefix_caching=False)
     text = load_text(Path(located.model))
-    engines, longest = {}, 0
+    engines: dict[str, Engine] = {}
     for method in (PLAIN, *chosen):
         guesser = located.speculative_model if method == "draft_model" else None
         built = build_engine(dataclasses.replace(located, speculate=method, speculative_model=guesser))
-        engines[method], longest = built.engine, built.ready.max_model_len
-    prompts: dict[str, list[list[int]]] = {}
-    for prompt in (one for file in files for one in read_prompts(file, per_category)):
-        ids = _encode(text, prompt)
-        if len(ids) + output_len <= longest:
-            prompts.setdefault(prompt.category, []).append(ids)
+        engines[method] = built.engine
+    longest, wrong = built.ready.max_model_len, lookup_drafter("suffix")
+    if overhead and wrong is not None:
+        plain = dataclasses.replace(located, speculate="none", speculative_model=None)
+        engines[IN_VAIN] = build_engine(plain, drafter=InVain(wrong, built.ready.vocab_size)).engine
+    asked: dict[str, list[Asked]] = {}
+    read = [one for file in files for one in read_prompts(file, max(per_category, *batches))]
+    for prompt in read:
+        asked.setdefault(prompt.category, []).append(Asked(_encode(text, prompt)))
+    if edits:
+        texts = [prompt.text for prompt in read if prompt.plain] or [prompt.text for prompt in read]
+        asked[EDITS] = edited_twice(
+            texts[:per_category], _turns(text), lambda piece: len(text.tokenizer.encode(piece)), output_len
+        )
+    prompts = {
+        category: fitting
+        for category, every in asked.items()
+        if (fitting := [one for one in every if len(one.ids) + output_len <= longest])
+    }
     if not prompts:
         raise ConfigError(f"prompts: none leaves {output_len} tokens of a context of {longest}", field="prompts")
-    with click.progressbar(length=count_groups(prompts, batches), label="groups", file=sys.stderr) as bar:
+    number = count_groups(prompts, batches, per_category)
+    with click.progressbar(length=number, label="groups", file=sys.stderr) as bar:
         report = measure_speculation(
-            engines, prompts, batches, output_len=output_len, clock=time.perf_counter, progress=bar.update
+            engines,
+            prompts,
+            batches,
+            output_len=output_len,
+            most=per_category,
+            eos_ids=text.tokenizer.eos_ids,
+            clock=time.perf_counter,
+            progress=bar.update,
         )
     _show_rows(report["rows"])
-    show({name: value for name, value in report.items() if name != "rows"}, None)
+    _show_steps(report["step_ms_by_rows"])
+    show({name: value for name, value in report.items() if name not in ("rows", "step_ms_by_rows")}, None)
     write_json(report, json_file)
     if plot is not None:
-        draw_bars(plot, _panels(report["rows"]), columns=4)
+        draw_bars(plot, _panels(report), columns=4)
 
 
 def _encode(text: TextModel, prompt: Prompt) -> list[int]:
     if prompt.plain or text.chat_template is None:
         return text.tokenizer.encode(prompt.text)
     return text.chat_template.encode([{"role": "user", "content": prompt.text}])
+
+
+def _turns(text: TextModel) -> Callable[[list[dict[str, str]]], list[int]]:
+    """How a conversation becomes tokens, for a model without a template as its texts in turn."""
+    if text.chat_template is not None:
+        return text.chat_template.encode
+    return lambda messages: text.tokenizer.encode("\n\n".join(message["content"] for message in messages))
 
 
 def _show_rows(rows: list[dict[str, Any]]) -> None:
@@ -101,8 +149,19 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
         )
 
 
-def _panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def _show_steps(steps: list[dict[str, Any]]) -> None:
+    for method in dict.fromkeys(one["method"] for one in steps):
+        for guesses, kind in ((False, "without guesses"), (True, "with guesses")):
+            mine = [f"{s['rows']}: {s['ms']:.1f}" for s in steps if (s["method"], s["guesses"]) == (method, guesses)]
+            if mine:
+                click.echo(f"{method}: ms of a step {kind}, by rows: {', '.join(mine[:24])}")
+
+
+def _panels(report: dict[str, Any]) -> dict[str, dict[str, float]]:
     panels: dict[str, dict[str, float]] = {}
-    for row in rows:
+    for row in report["rows"]:
         panels.setdefault(f"{row['category']}, batch {row['batch']}", {PLAIN: 1.0})[row["method"]] = row["speedup"]
+    for one in report["step_ms_by_rows"]:
+        if one["rows"] <= _FEW_ROWS and not one["guesses"]:
+            panels.setdefault(f"{one['method']}, ms of a step by rows", {})[str(one["rows"])] = one["ms"]
     return panels

@@ -229,8 +229,13 @@ class Engine:
                 ready += self._recover()
                 self._begun.clear()
             else:
-                self._observe(clock())
+                drafted = self._scheduler.steps[0].drafted is not None
+                work, seconds = self._observe(clock())
                 ready += self._scheduler.update(output)
+                if self._speculation is not None and work is not None:
+                    # Where nothing else is under way, the device waits for what is done with its answer.
+                    rest = 0.0 if self._scheduler.steps else clock() - self._collected
+                    self._speculation.cost.observe(work, seconds + rest, drafted=drafted)
         else:
             self._take_results(_WAIT_S)
         self._follow(clock())
@@ -278,17 +283,17 @@ class Engine:
             if self._speculation is not None:
                 self._speculation.follow(moves)
 
-    def _observe(self, now: float) -> None:
-        """Learn how long the oldest step took; it waited for those begun before it."""
+    def _observe(self, now: float) -> tuple[StepWork | None, float]:
+        """Learn how long the oldest step took; it waited for those begun before it. Returns what it computed, if that
+        is known, and the seconds."""
         work, begun, record = self._begun.popleft()
         seconds = max(0.0, now - max(begun, self._collected))
         if record is not None:
             record.took_ms = 1e3 * seconds
         if work is not None and work.tokens:
             self.latency.observe(work, seconds)
-            if self._speculation is not None:
-                self._speculation.cost.observe(work, seconds)
         self._collected = now
+        return work, seconds
 
     def _recover(self) -> list[OutputDelta]:
         """Finish all steps under way, of which the oldest has raised."""
@@ -321,6 +326,11 @@ class Engine:
     def drafting(self) -> DraftCounters:
         """What guessing ahead has brought so far."""
         return DraftCounters() if self._speculation is None else self._speculation.counters
+
+    @property
+    def row_costs(self) -> list[tuple[int, bool, float, int]]:
+        """What steps took lately, if that is learnt: rows, whether some were guesses, seconds, of how many steps."""
+        return [] if self._speculation is None else self._speculation.cost.measured()
 
     @property
     def has_work(self) -> bool:

@@ -324,6 +324,10 @@ class BlockManager:
             slots = np.repeat(slots, count)
         return self.extend(slots, start)
 
+    def room(self, slots: IntArray, ends: IntArray) -> int:
+        """How many positions from ends[i] on every one of these slots has blocks for."""
+        return int((self._capacity.take(slots) - ends).min())
+
     def extend(self, slots: IntArray, index: IntArray) -> bool:
         """Give slots[i] a block at index[i] of its table, the next one of that slot, in every group: all or
         nothing. False: there are not enough."""

@@ -15,7 +15,7 @@ from headrace.policy.sequence import Sequence
 from headrace.policy.speculation import Speculation
 from headrace.policy.steady import Steady
 from headrace.policy.step import Step
-from headrace.policy.verification import joined, settle_drafts
+from headrace.policy.verification import joined, prove, settle_drafts
 
 
 def take_in(
@@ -24,8 +24,13 @@ def take_in(
     """Requests that end here leave their slot and blocks at once. speculation: who drafted, if the step has drafts."""
     if step.batch.steps > 1:
         return _take_in_many(roster, step, output)
-    if step.steady is not None and step.departures == roster.departures and step.steady.plain:
-        sent = _take_in_steady(roster, step, step.steady, output)
+    unchanged = step.departures == roster.departures
+    if step.steady is not None and unchanged and step.steady.plain:
+        if step.drafted is None:
+            sent = _take_in_steady(roster, step, step.steady, output)
+        else:
+            assert speculation is not None
+            sent = _take_in_guessed(roster, step, step.steady, output, speculation)
         if sent is not None:
             return sent
     state = roster.slots
@@ -37,7 +42,7 @@ def take_in(
         assert speculation is not None
         settled = settle_drafts(state, speculation, step, output)
         rows = rows[settled.keep]
-    if step.departures != roster.departures:
+    if not unchanged:
         alive = step.alive(state.serial)
         slots, ends = slots[alive], ends[alive]
         rows = rows[alive[step.batch.logit_entry[rows]]]
@@ -81,6 +86,35 @@ def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOut
     roster.slots.tokens[steady.at, step.ends] = tokens
     roster.counters.generated_tokens += len(tokens)
     return deltas.named(steady.request_ids, tokens)
+
+
+def _take_in_guessed(
+    roster: Roster, step: Step, steady: Steady, output: BatchOutput, speculation: Speculation
+) -> list[OutputDelta] | None:
+    """take_in() of a step with guesses where no request ends; None, and nothing done, if one might."""
+    state, ends, starts = roster.slots, step.ends.tolist(), step.batch.starts.tolist()
+    proven = prove(state, step, output)
+    last = state.last.take(steady.at).tolist()
+    for one in proven:
+        ends[one.entry] -= one.count - one.accepted
+        if one.broken or one.stopped or ends[one.entry] >= last[one.entry]:
+            return None
+    for one in proven:
+        first = starts[one.entry] + 1
+        state.tokens[one.slot, first : first + len(one.sampled)] = one.sampled
+        if one.count:
+            speculation.learn(one.slot, int(steady.serials[one.entry]), one.accepted)
+    step.ends[:] = ends
+    at = steady.at
+    state.drafting[at] = False
+    state.done[at] = state.computed[at] = step.ends
+    state.known[at] = step.ends + 1
+    sent = [
+        OutputDelta(name, one.sampled, drafted=one.count, accepted=one.accepted)
+        for name, one in zip(steady.request_ids, proven, strict=True)
+    ]
+    roster.counters.generated_tokens += sum(len(one.sampled) for one in proven)
+    return sent
 
 
 def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[OutputDelta]:

@@ -1,18 +1,65 @@
-"""What a step of few rows takes, by its number of rows, as measured. The latency model is a sum of so much for each
-thing done; where a device reads all weights for one row as for eight, the cost of the second row is what drafting
-turns on, and no such sum says it.
+"""What a step of few rows takes, by its number of rows and by whether some are guesses, as measured. The latency model
+is a sum of so much for each thing done; where a device reads all weights for one row as for eight, the cost of the
+second row is what guessing turns on, and no such sum says it. Nor does it know what guessing takes beside the device.
+
+What counts is how figures compare, so a machine that is slow for a while must not make what was measured just then
+look dear: each is noted in terms of how fast the machine is at the time, and stalls drop out in a median.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
+from math import inf
+from statistics import median
 
 from headrace.policy.latency import LatencyModel, StepWork
 
 MOST_ROWS = 128
-_WEIGHT = 0.1
-_LOOK_AGAIN = 64
-"""Steps after which the latency model is asked again what a row takes."""
+_REMEMBERED = 11
+_FRESH = 16
+"""Measurements after which the curves are drawn anew."""
+_WARM = 8
+_LOOK_AGAIN = 4
+"""Times that curves are drawn without a step with guesses, after which the oldest of those are forgotten."""
+_PACE_WEIGHT = 0.1
+_FASTEST, _SLOWEST = 0.5, 2.0
+_SHORTEST = 1e-9
+_HOPED = 0.3
+
+
+class _Curve:
+    """Steps of one kind: the last measurements for each number of rows, and a line that does not fall through their
+    medians. least: how many make one that counts."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+        self.measured: dict[int, deque[float]] = {}
+        self.rows: list[int] = []
+        self.seconds: list[float] = []
+
+    def forget(self) -> None:
+        """Drop the oldest measurement of each."""
+        for rows, seen in list(self.measured.items()):
+            seen.popleft()
+            if not seen:
+                del self.measured[rows]
+
+    def draw(self) -> None:
+        # Neighbours that fall are taken together (pool adjacent violators), weighed by how often they were measured.
+        pools: list[tuple[float, int, list[int]]] = []
+        for rows in sorted(self.measured):
+            seen = self.measured[rows]
+            if len(seen) < self.least:
+                continue
+            value, weight, members = median(seen), len(seen), [rows]
+            while pools and pools[-1][0] > value:
+                before, heavy, others = pools.pop()
+                value = (before * heavy + value * weight) / (heavy + weight)
+                weight, members = heavy + weight, others + members
+            pools.append((value, weight, members))
+        self.rows = [rows for _, _, members in pools for rows in members]
+        self.seconds = [value for value, _, members in pools for _ in members]
 
 
 class RowCost:
@@ -21,47 +68,123 @@ class RowCost:
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
-        self._measured: dict[int, float] = {}
-        # The measured numbers of rows in order, and what they take: more rows never less.
-        self._rows: list[int] = []
-        self._seconds: list[float] = []
+        self._plain = _Curve(1)
+        # A stall at the first try would keep guesses from being tried again.
+        self._drafted = _Curve(3)
+        # How slow the machine is at present: 1 as slow as when it was first measured.
+        self._pace = 1.0
         self._row = 0.0
-        self._age = 0
+        self._fresh = 0
+        # How often the curves were drawn: between two draws nothing changes.
+        self.draws = 0
+        self._look_again = _LOOK_AGAIN
+        self._relative: dict[int, list[float]] = {}
 
-    def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of decodes, drafted or not, took so long."""
+    def observe(self, work: StepWork, seconds: float, *, drafted: bool = False) -> None:
+        """A step of decodes took so long, all that is done for it included. drafted: some of its rows were guesses."""
         rows = work.tokens
         if rows > MOST_ROWS or work.logit_rows < rows or seconds <= 0:
             return
-        seen = self._measured.get(rows)
-        # A stalled step says little about the next one.
-        self._measured[rows] = seconds if seen is None else seen + _WEIGHT * (min(seconds, 2 * seen) - seen)
-        self._rows = sorted(self._measured)
-        self._seconds = []
-        highest = 0.0
-        for each in self._rows:
-            highest = max(highest, self._measured[each])
-            self._seconds.append(highest)
-        self._age += 1
+        curve = self._drafted if drafted else self._plain
+        if drafted:
+            self._look_again = self.draws + _LOOK_AGAIN
+        seen = curve.measured.get(rows)
+        if seen is None:
+            seen = curve.measured[rows] = deque(maxlen=_REMEMBERED)
+        if len(seen) < curve.least:
+            self._fresh = _FRESH
+        else:
+            off = seconds / self.seconds(rows, drafted=drafted)
+            self._pace *= min(max(off, _FASTEST), _SLOWEST) ** _PACE_WEIGHT
+            self._fresh += 1
+        seen.append(seconds / self._pace)
+        if self._fresh >= _FRESH:
+            self._fresh = 0
+            self.draws += 1
+            if self.draws >= self._look_again:
+                # Guesses that seemed too dear are not made, so only this lets them be tried again.
+                self._look_again = self.draws + _LOOK_AGAIN
+                self._drafted.forget()
+            self._plain.draw()
+            self._drafted.draw()
+            self._relative.clear()
+            if self.draws <= _WARM or self.draws % _LOOK_AGAIN == 0:
+                self._row = 0.0
 
-    def seconds(self, rows: int) -> float:
-        known, taken = self._rows, self._seconds
-        if not known:
-            return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))
+    def measured(self) -> list[tuple[int, bool, float, int]]:
+        """(rows, whether some were guesses, median seconds at the present pace, of how many measurements)."""
+        return [
+            (rows, guesses, self._pace * median(seen), len(seen))
+            for guesses, curve in ((False, self._plain), (True, self._drafted))
+            for rows, seen in sorted(curve.measured.items())
+        ]
+
+    def knows(self, rows: int) -> bool:
+        """Whether it was measured what so many rows take without guesses, or never is."""
+        return rows > MOST_ROWS or rows in self._plain.measured
+
+    def relative(self, rows: int, most: int) -> list[float]:
+        """What a step of `rows` takes with 0, 1, ... guesses beside it, up to at least `most`, in terms of what it
+        takes with none."""
+        known = self._relative.setdefault(rows, [1.0])
+        if len(known) <= most:
+            plain = self.seconds(rows)
+            more = range(len(known), most + 1)
+            known += [self.seconds(rows + guesses, drafted=True) / plain for guesses in more]
+        return known
+
+    def seconds(self, rows: int, *, drafted: bool = False) -> float:
+        """What such a step takes at present."""
+        if drafted and self._drafted.rows:
+            return self._pace * self._with_guesses(rows)
+        if self._plain.rows:
+            return self._pace * self._without(rows)
+        return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))
+
+    def _without(self, rows: int) -> float:
+        known, taken = self._plain.rows, self._plain.seconds
         at = bisect_left(known, rows)
         if at == len(known):
             return taken[-1] + (rows - known[-1]) * self._row_seconds()
-        high, after = known[at], taken[at]
-        if at == 0:
-            # No step is held to cost less than its share, whatever the model makes of few measurements.
-            return max(after - (high - rows) * self._row_seconds(), after * rows / high)
-        low, before = known[at - 1], taken[at - 1]
-        return before + (after - before) * (rows - low) / (high - low)
+        if at:
+            return _between(known[at - 1], taken[at - 1], known[at], taken[at], rows)
+        # No step is held to cost less than its share, whatever the model makes of few measurements.
+        high, after = known[0], taken[0]
+        return max(after - (high - rows) * self._row_seconds(), after * rows / high)
+
+    def _with_guesses(self, rows: int) -> float:
+        known, taken = self._drafted.rows, self._drafted.seconds
+        at = bisect_left(known, rows)
+        if at == len(known):
+            return taken[-1] + (rows - known[-1]) * min(self._row_seconds(), self._slope(known[-1], taken[-1]))
+        if known[at] == rows:
+            return taken[at]
+        if at:
+            return _hoped(known[at - 1], taken[at - 1], known[at], taken[at], rows)
+        # From what fewer rows take without guesses: hopeful, and put right as soon as it is tried.
+        base = bisect_left(self._plain.rows, rows) - 1
+        if base < 0:
+            return taken[0] * rows / known[0]
+        return _hoped(self._plain.rows[base], self._plain.seconds[base], known[0], taken[0], rows)
+
+    def _slope(self, rows: int, seconds: float) -> float:
+        """What each row up to this many has taken more than the fewest."""
+        known, taken = self._plain.rows, self._plain.seconds
+        return max(0.0, seconds - taken[0]) / (rows - known[0]) if known and known[0] < rows else inf
 
     def _row_seconds(self) -> float:
-        """What the latency model says that one more row takes."""
-        if self._row == 0.0 or self._age >= _LOOK_AGAIN:
-            self._age = 0
+        """What the latency model says that one more row takes, at the pace of the first steps."""
+        if self._row == 0.0:
             predict = self._latency.predict
             self._row = predict(StepWork(2, 2, 0, 0.0, 2, 2)) - predict(StepWork(1, 1, 0, 0.0, 1, 1))
+            self._row = max(self._row, _SHORTEST) / self._pace
         return self._row
+
+
+def _between(low: int, before: float, high: int, after: float, rows: int) -> float:
+    return before + (after - before) * (rows - low) / (high - low)
+
+
+def _hoped(low: int, before: float, high: int, after: float, rows: int) -> float:
+    """Less than the line says: a step that turns out dearer puts it right, one that is never tried does not."""
+    return before + _HOPED * (after - before) * (rows - low) / (high - low)

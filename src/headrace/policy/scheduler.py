@@ -140,7 +140,12 @@ class Scheduler:
 
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""
-        sent = take_in(self._roster, self.steps.popleft(), output, self._speculation)
+        step = self.steps.popleft()
+        sent = take_in(self._roster, step, output, self._speculation)
+        if step.drafted is not None and step.steady is not None:
+            steady = step.steady
+            steady.stand_at(self.slots.done.take(steady.at), self.slots.last.take(steady.at))
+            steady.room = self.blocks.room(steady.slots, steady.ends)
         self.look_again()
         return sent
 
@@ -160,7 +165,7 @@ class Scheduler:
         """Begin a step, or None if nothing can move before a step under way has finished."""
         self.queue.age(now)
         if self._steady is not None:
-            batch = self._repeat(self._steady)
+            batch = self._repeat(self._steady) if self._speculation is None else self._guess_on(self._steady)
             if batch is not None:
                 return batch
             self._steady = None
@@ -177,7 +182,7 @@ class Scheduler:
         # What is to move between tiers does not wait for something to compute.
         if not len(plan.slots) and not self.blocks.has_moves:
             return None
-        return self._begin(plan, tuple(joins), self._draft(plan, budget))
+        return self._begin(plan, tuple(joins), self._draft(plan, budget.left))
 
     def advance(self, most: int, now: float = 0.0) -> Batch | None:
         """Begin up to `most` steps as one, as long as they are alike: the same requests decode, nobody joins, and none
@@ -229,9 +234,11 @@ class Scheduler:
             steady.advance(steps)
             self._num_steps += steps
             begun += steps
-        if not begun:
-            return None
-        ends = steady.ends
+        return self._again(steady, starts, begun) if begun else None
+
+    def _again(self, steady: Steady, starts: IntArray, steps: int) -> Batch:
+        """So many more of the same from these starts on, up to where `steady` stands."""
+        state, ends = self.slots, steady.ends
         state.computed[steady.at] = ends
         state.known[steady.at] = ends + steady.ones
         batch = Batch(
@@ -247,12 +254,32 @@ class Scheduler:
             edits=self.blocks.take_edits(),
             copies=self.blocks.take_copies(),
             transfers=self.blocks.take_transfers(),
-            steps=begun,
+            steps=steps,
         )
         final = steady.left <= 0
         step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, None, steady, final)
         self.steps.append(step)
         return batch
+
+    def _guess_on(self, steady: Steady) -> Batch | None:
+        """One more step of the same requests, with guesses where they pay; None if something is to change."""
+        if self.steps or steady.left <= 0 or self.slots.order is not steady.slots:
+            return None
+        if not self._intake.hopeless(self._num_steps):
+            return None
+        if self.blocks.windowed:
+            self.blocks.free_behind(steady.slots, steady.ends)
+        plan = Plan(steady.slots, steady.ends, steady.ones, EMPTY)
+        if steady.room <= 0:
+            if not self.blocks.grow(steady.slots, steady.ends + steady.ones):
+                return None
+            steady.room = self.blocks.room(steady.slots, steady.ends)
+        drafts = self._draft(plan, self._budget - len(steady.slots), steady=True)
+        if drafts is not None:
+            return self._begin(plan, (), drafts, steady)
+        steady.advance()
+        self._num_steps += 1
+        return self._again(steady, plan.starts, 1)
 
     def _continue(self) -> tuple[Plan, StepBudget]:
         """What running requests compute, with blocks for it; preempts if it must. And what is left of the budget."""
@@ -314,30 +341,36 @@ class Scheduler:
         joins += [one.join for one in newcomers]
         return plan.without(gone).adding([(one.join.slot, one.start, one.count) for one in newcomers])
 
-    def _draft(self, plan: Plan, budget: StepBudget) -> Drafts | None:
-        """Guesses to compute beside the plan, if there is room for them. Nobody gives way to a guess."""
+    def _draft(self, plan: Plan, left: int, *, steady: bool = False) -> Drafts | None:
+        """At most `left` guesses to compute beside the plan, if there is room. Nobody gives way to a guess."""
         if self._speculation is None or not len(plan.slots):
             return None
-        drafts = self._speculation.draft(self.slots, plan, budget, self.blocks)
+        drafts = self._speculation.draft(self.slots, plan, left, self.blocks, steady=steady)
         if drafts is None or not self.blocks.grow(plan.slots, plan.starts + plan.counts + drafts.counts):
             return None
         return drafts
 
-    def _begin(self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None = None) -> Batch:
+    def _begin(
+        self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None = None, steady: Steady | None = None
+    ) -> Batch:
+        """steady: what is known of the plan's requests, if they are those of the last step and all decode."""
         state = self.slots
         slots, starts, counts = plan.slots, plan.starts, plan.counts
         ends = starts + counts
-        placed = None
-        entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
-        everywhere = len(entries) == len(slots)
-        sampled = slots if everywhere else slots[entries]
-        index = ends if everywhere else ends[entries]
+        placed = drafted = None
+        if steady is None:
+            entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
+            everywhere = len(entries) == len(slots)
+            sampled = slots if everywhere else slots[entries]
+            index = ends if everywhere else ends[entries]
+            serials = state.serial.take(slots)
+        else:
+            entries, everywhere, sampled, index, serials = steady.entries, True, slots, ends, steady.serials
         if drafts is not None:
-            placed = drafts.placed(slots, ends)
+            placed, drafted = drafts.placed(slots, ends), drafts.counts
             entries, sampled, index = drafts.rows(entries, sampled, index)
-            state.drafting[slots] = drafts.counts > 0
-            counts, ends = counts + drafts.counts, ends + drafts.counts
-            everywhere = False
+            state.drafting[slots] = drafted > 0
+            counts, ends = counts + drafted, ends + drafted
         state.computed[slots] = ends
         state.known[sampled] = state.computed[sampled] + 1
         rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
@@ -360,18 +393,18 @@ class Scheduler:
             transfers=self.blocks.take_transfers(),
             drafts=placed,
         )
-        drafted = None if drafts is None else drafts.counts
-        serials = state.serial.take(slots)
-        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted))
-        if (
-            len(slots)
-            and everywhere
-            and self._speculation is None
-            and not self._roster.behind
-            and len(slots) == self.num_running
-        ):
-            # The second such step of the same requests in a row is taken as the first of many.
-            if self._calm_order is slots:
-                self._steady = Steady(state, slots, ends, self.blocks.block_size)
-            self._calm_order = slots
+        self.steps.append(
+            Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted, steady)
+        )
+        if steady is None and everywhere and drafts is None:
+            self._settle(slots, ends)
         return batch
+
+    def _settle(self, slots: IntArray, ends: IntArray) -> None:
+        """Take the next step as one more of the same, if all that run decode."""
+        if not len(slots) or self._roster.behind or len(slots) != self.num_running:
+            return
+        # Without guesses only the second such step in a row is taken as the first of many.
+        if self._calm_order is slots or self._speculation is not None:
+            self._steady = Steady(self.slots, slots, ends, self.blocks.block_size)
+        self._calm_order = slots

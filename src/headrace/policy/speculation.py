@@ -10,16 +10,15 @@ every position has odds of its own, and the cost of rows is measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from headrace.core.batch import EMPTY, BoolArray, DraftTokens, IntArray
 from headrace.core.request import FinishReason
 from headrace.policy.block_manager import BlockManager
-from headrace.policy.budget import StepBudget
 from headrace.policy.device_orders import CopyNow
 from headrace.policy.moves import Move
 from headrace.policy.plan import Plan
@@ -27,13 +26,15 @@ from headrace.policy.row_cost import RowCost
 from headrace.policy.slots import Slots
 
 _FADE = 0.8
-_REST = 0.99
-_PRIOR = 2.0
-"""Drafted tokens that a request's own record must outweigh."""
+_REST = 0.98
+_PRIOR, _PRIOR_ALL = 2.0, 8.0
+"""Drafted tokens that a request's own record must outweigh, and that of all together."""
 _HOPE = 0.75
 """What a drafter's odds are held to be worth before anything is known of it."""
 _LONGEST_QUIET = 7
 """A costly drafter of no use is asked again after at most two to the power of this many steps."""
+_IDLE = 8
+"""Steps for which nobody is looked at after none was worth asking for."""
 _SURE = 0.95
 _LEAST_ODDS = 0.05
 """Guesses that are this unlikely are not computed even where a row costs nothing that can be measured."""
@@ -42,14 +43,16 @@ _LEAST_ODDS = 0.05
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a drafter sees of a request: its named tokens (prompt first, int32 [n]), whose slot it has (slot and serial
-    together name it), and the namespace within which past texts may be used. most: tokens to propose at most. seed: of
-    what is sampled. blocks int32 [groups, n]: its KV blocks, enough for these too if the drafter is costly."""
+    together name it), and the namespace within which past texts may be used. most: tokens to propose at most; least:
+    odds of the first below which none of them is of use. seed: of what is sampled. blocks int32 [groups, n]: its KV
+    blocks, enough for these too if the drafter is costly."""
 
     slot: int
     serial: int
     namespace: tuple[str, str]
     tokens: IntArray
     most: int
+    least: float = 0.0
     seed: int = 0
     blocks: IntArray = field(default_factory=lambda: EMPTY)
 
@@ -90,13 +93,25 @@ class Drafts:
     def rows(self, entries: IntArray, sampled: IntArray, index: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Rows that sample once the drafts are computed too: row i of an entry without them, which names token
         index[i], becomes one for each place of a draft token and the one after."""
-        times = self.counts[entries] + 1
-        first = np.cumsum(times) - times
-        within = (np.arange(int(times.sum())) - np.repeat(first, times)).astype(np.int32)
-        return np.repeat(entries, times), np.repeat(sampled, times), np.repeat(index, times) + within
+        if len(entries) == 1:
+            times = int(self.counts[entries[0]]) + 1
+            first = int(index[0])
+            return (
+                np.full(times, entries[0], np.int32),
+                np.full(times, sampled[0], np.int32),
+                np.arange(first, first + times, dtype=np.int32),
+            )
+        many = self.counts[entries] + 1
+        begin = np.cumsum(many) - many
+        within = (np.arange(int(many.sum())) - np.repeat(begin, many)).astype(np.int32)
+        return np.repeat(entries, many), np.repeat(sampled, many), np.repeat(index, many) + within
 
     def placed(self, slots: IntArray, ends: IntArray) -> DraftTokens:
         """Where they stand: those of entry i from position ends[i] on."""
+        if len(slots) == 1:
+            count, end = len(self.tokens), int(ends[0])
+            at: IntArray = np.arange(end, end + count, dtype=np.int32)
+            return DraftTokens(np.full(count, slots[0], np.int32), at, self.tokens)
         first = np.cumsum(self.counts) - self.counts
         within = np.arange(len(self.tokens), dtype=np.int32) - np.repeat(first, self.counts).astype(np.int32)
         return DraftTokens(np.repeat(slots, self.counts), np.repeat(ends, self.counts) + within, self.tokens)
@@ -123,6 +138,58 @@ class _Computed:
     price: float
 
 
+class _Record:
+    """How a request's drafts have done: accepted tokens, and how many should have been of those tried by the odds. Both
+    fade, with each draft and with each step, the slower the more drafts in a row were useless. With a costly drafter
+    also: proposals in a row of which nothing was used, and until which step none is asked for."""
+
+    __slots__ = ("failed", "hits", "hopes", "quiet_until", "serial", "step", "wasted")
+
+    def __init__(self, serial: int, step: int) -> None:
+        self.serial, self.step = serial, step
+        self.hits = self.hopes = 0.0
+        self.failed = self.wasted = self.quiet_until = 0
+
+    def rest(self, step: int) -> None:
+        """Forget something, so that it is tried again."""
+        faded = _REST ** ((step - self.step) / (1 + self.failed))
+        self.hits, self.hopes, self.step = self.hits * faded, self.hopes * faded, step
+
+    def note(self, accepted: int, hope: float, fade: float) -> None:
+        self.hits, self.hopes = fade * self.hits + accepted, fade * self.hopes + hope
+        self.failed = 0 if accepted else self.failed + 1
+
+    def trust(self, general: float, prior: float = _PRIOR) -> float:
+        """What the odds of the next token are worth, 0 to 1; general: what they are where nothing is known."""
+        return min(1.0, (self.hits + prior * general) / (self.hopes + prior))
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """An entry of a plan that decodes, and whose: what stays the same while it does."""
+
+    entry: int
+    slot: int
+    most: int
+    last: int
+    namespace: tuple[str, str]
+    record: _Record
+
+
+@dataclass(slots=True)
+class _Crew:
+    """Whom to guess for in steps of the same requests. rows, sampled: what such a step computes without guesses.
+    idle_until: the step before which nobody is looked at, after none was worth asking for
+    by the cost curves of so many draws."""
+
+    slots: IntArray
+    rows: int
+    sampled: int
+    members: list[_Member]
+    idle_until: int = 0
+    draws: int = 0
+
+
 class Speculation:
     """drafter proposes; most: draft tokens of a request in a step. cost learns what rows take."""
 
@@ -131,72 +198,53 @@ class Speculation:
         self.cost = cost
         self.counters = DraftCounters()
         self._most = most
-        # Each slot's record: accepted tokens, and how many should have been of those tried by the odds, faded. That of
-        # all requests together stands for one that has none yet.
-        self._serials: IntArray = np.full(num_slots, -1, np.int32)
-        self._hits: npt.NDArray[np.float64] = np.zeros(num_slots)
-        self._hopes: npt.NDArray[np.float64] = np.zeros(num_slots)
-        self._all_hits, self._all_hopes = _PRIOR * _HOPE, _PRIOR
+        self._records: list[_Record | None] = [None] * num_slots
+        # That of all requests together stands for one that has none yet.
+        self._all = _Record(-1, 0)
         # Slots worth waiting for, so that their last token is named when the next step is put together.
         self._eager: BoolArray = np.zeros(num_slots, np.bool_)
-        # With a costly drafter: proposals in a row of which nothing was used, and until which step none is asked for.
-        self._wasted: IntArray = np.zeros(num_slots, np.int32)
-        self._quiet_until: IntArray = np.zeros(num_slots, np.int32)
         self._steps = 0
+        self._crew: _Crew | None = None
         self._pending: dict[tuple[int, int], _Computed] = {}
 
-    def draft(self, state: Slots, plan: Plan, budget: StepBudget, blocks: BlockManager) -> Drafts | None:
-        """Draft tokens for entries of the plan that decode, within what is left of the budget; None for none."""
-        ends = plan.starts + plan.counts
-        able = (plan.counts == 1) & (ends == state.known.take(plan.slots))
-        able &= state.draft_most.take(plan.slots) > 0
-        room = np.minimum(state.last.take(plan.slots) - ends, np.minimum(state.draft_most.take(plan.slots), self._most))
-        entries = np.flatnonzero(able & (room > 0))
-        if not len(entries) or budget.left <= 0:
-            return None
-        slots = plan.slots[entries]
-        trust = self._trust(slots, state.serial.take(slots))
-        sampled, rows = int(np.count_nonzero(ends == state.known.take(plan.slots))), int(plan.counts.sum())
-        hopeful = trust * _SURE >= self._least_odds(sampled, rows)
-        self._rest(slots[~hopeful])
+    def draft(
+        self, state: Slots, plan: Plan, left: int, blocks: BlockManager, *, steady: bool = False
+    ) -> Drafts | None:
+        """Draft tokens for entries of the plan that decode, at most `left` in all; None for none. steady: every entry
+        does, none of them waits for a step under way, and the plan's slots are named by one array from step to step."""
         self._steps += 1
-        hopeful &= self._quiet_until[slots] <= self._steps
-        self._eager[slots] = hopeful
-        hopeful &= state.done.take(slots) == plan.starts[entries]
-        entries, slots, trust = entries[hopeful], slots[hopeful], trust[hopeful]
-        if not len(entries):
+        crew = self._crew
+        if not steady or crew is None or crew.slots is not plan.slots:
+            crew = self._crew = self._gather(state, plan)
+        if (crew.idle_until > self._steps and crew.draws == self.cost.draws) or not crew.members or left <= 0:
             return None
-        most = room[entries]
+        # What guesses cost is told by comparison.
+        if not self.cost.knows(crew.rows):
+            return None
+        starts = plan.starts.tolist()
+        ready = None if steady else (state.done.take(plan.slots) == plan.starts).tolist()
+        contexts, chosen, trusts = self._hopeful(state, crew, starts, ready)
+        if not contexts:
+            return None
         if self.drafter.costly:
-            most = blocks.grow_towards(slots, ends[entries], most)
-        contexts = [
-            Context(
-                slot,
-                int(state.serial[slot]),
-                (state[slot].tenant, state[slot].cache_salt),
-                state.tokens[slot, : ends[entry]],
-                ahead,
-                state[slot].seed,
-                blocks.table(slot),
-            )
-            for slot, entry, ahead in zip(slots.tolist(), entries.tolist(), most.tolist(), strict=True)
-        ]
+            contexts = _with_blocks(contexts, state, blocks)
         proposals = self.drafter.propose(contexts)
-        kept = self._choose(proposals, trust, sampled=sampled, rows=rows, left=budget.left)
+        kept = self._choose(proposals, trusts, crew, left)
         if self.drafter.costly:
-            used = np.array(kept) > 0
-            self._wasted[slots] = np.where(used, 0, np.minimum(self._wasted[slots] + 1, _LONGEST_QUIET))
-            self._quiet_until[slots] = np.where(used, 0, self._steps + (1 << self._wasted[slots]))
-        if not any(kept):
+            self._mind(chosen, kept)
+        total = sum(kept)
+        if not total:
             return None
         counts: IntArray = np.zeros(len(plan.slots), np.int32)
-        counts[entries] = kept
-        tokens = [t for proposal, n in zip(proposals, kept, strict=True) for t in proposal.tokens[:n]]
-        plain = self.cost.seconds(rows)
-        worth, price = plain / sampled, (self.cost.seconds(rows + sum(kept)) - plain) / sum(kept)
-        for context, proposal, n in zip(contexts, proposals, kept, strict=True):
+        plain = self.cost.seconds(crew.rows)
+        worth = plain / crew.sampled
+        price = (self.cost.seconds(crew.rows + total, drafted=True) - plain) / total
+        tokens: list[int] = []
+        for member, proposal, n in zip(chosen, proposals, kept, strict=True):
             if n:
-                self._pending[context.slot, context.serial] = _Computed(proposal.odds[:n], worth, price)
+                counts[member.entry] = n
+                tokens += proposal.tokens[:n]
+                self._pending[member.slot, member.record.serial] = _Computed(proposal.odds[:n], worth, price)
         return Drafts(counts, np.array(tokens, np.int32))
 
     def holds(self, state: Slots, slots: IntArray) -> BoolArray:
@@ -214,10 +262,9 @@ class Speculation:
         # Each token was expected to follow those before it; what follows the first wrong one says nothing.
         tried = computed.odds[: accepted + 1]
         hope = sum(odds / before for odds, before in zip(tried, (1.0, *tried), strict=False))
-        self._hits[slot] = _FADE * self._hits[slot] + accepted
-        self._hopes[slot] = _FADE * self._hopes[slot] + hope
-        self._all_hits = _REST * self._all_hits + accepted
-        self._all_hopes = _REST * self._all_hopes + hope
+        self._record(slot, serial).note(accepted, hope, _FADE)
+        self._all.note(accepted, hope, _REST)
+        self._all.failed = 0
         counters = self.counters
         counters.drafts += 1
         counters.saved_seconds += accepted * computed.worth - drafted * computed.price
@@ -234,54 +281,110 @@ class Speculation:
                 one = move.sequence
                 self.drafter.remember((one.tenant, one.cache_salt), one.tokens, one.prompt_len)
 
-    def _trust(self, slots: IntArray, serials: IntArray) -> npt.NDArray[np.float64]:
-        """What the odds of a request's next token are worth by its record, 0 to 1."""
-        new = slots[self._serials[slots] != serials]
-        self._hits[new] = self._hopes[new] = 0.0
-        for slot in new.tolist():
-            # Drafts that found no blocks were never computed.
-            self._pending.pop((slot, int(self._serials[slot])), None)
-        self._serials[slots] = serials
-        self._eager[new] = False
-        self._wasted[new] = self._quiet_until[new] = 0
-        general = min(1.0, self._all_hits / self._all_hopes)
-        trust: npt.NDArray[np.float64] = (self._hits[slots] + _PRIOR * general) / (self._hopes[slots] + _PRIOR)
-        return np.minimum(trust, 1.0)
+    def _gather(self, state: Slots, plan: Plan) -> _Crew:
+        slots, ends = plan.slots, plan.starts + plan.counts
+        decoding = ends == state.known.take(slots)
+        able = np.flatnonzero((plan.counts == 1) & decoding & (state.draft_most.take(slots) > 0))
+        members = []
+        for entry in able.tolist():
+            slot = int(slots[entry])
+            most, last = min(int(state.draft_most[slot]), self._most), int(state.last[slot])
+            namespace = (state[slot].tenant, state[slot].cache_salt)
+            members.append(_Member(entry, slot, most, last, namespace, self._record(slot, int(state.serial[slot]))))
+        return _Crew(slots, int(plan.counts.sum()), int(np.count_nonzero(decoding)), members)
 
-    def _rest(self, slots: IntArray) -> None:
-        """Let records fade while nothing is drafted, so that it is tried again."""
-        self._hits[slots] *= _REST
-        self._hopes[slots] *= _REST
-        self._all_hits = _REST * self._all_hits + (1 - _REST) * _PRIOR * _HOPE
-        self._all_hopes = _REST * self._all_hopes + (1 - _REST) * _PRIOR
+    def _hopeful(
+        self, state: Slots, crew: _Crew, starts: list[int], ready: list[bool] | None
+    ) -> tuple[list[Context], list[_Member], list[float]]:
+        """Those for whom asking is worth it, and what the odds of each one's next token are worth."""
+        contexts: list[Context] = []
+        chosen: list[_Member] = []
+        trusts: list[float] = []
+        least = self._least_odds(crew)
+        self._all.rest(self._steps)
+        general = self._all.trust(_HOPE, _PRIOR_ALL)
+        hoping = False
+        for member in crew.members if least < _SURE else ():
+            record = member.record
+            record.rest(self._steps)
+            trust = record.trust(general)
+            self._eager[member.slot] = eager = trust * _SURE >= least and record.quiet_until <= self._steps
+            if not eager:
+                continue
+            hoping = True
+            end = starts[member.entry] + 1
+            most = min(member.most, member.last - end)
+            if most > 0 and (ready is None or ready[member.entry]):
+                tokens = state.tokens[member.slot, :end]
+                contexts.append(Context(member.slot, record.serial, member.namespace, tokens, most, least / trust))
+                chosen.append(member)
+                trusts.append(trust)
+        if not hoping:
+            crew.idle_until, crew.draws = self._steps + _IDLE, self.cost.draws
+            self._eager[crew.slots] = False
+        return contexts, chosen, trusts
 
-    def _least_odds(self, sampled: int, rows: int) -> float:
-        """Odds below which one more row makes the step bring fewer tokens a second."""
-        now = self.cost.seconds(rows)
-        return max(_LEAST_ODDS, sampled * (self.cost.seconds(rows + 1) - now) / now)
+    def _record(self, slot: int, serial: int) -> _Record:
+        record = self._records[slot]
+        if record is None or record.serial != serial:
+            if record is not None:
+                # Drafts that found no blocks were never computed.
+                self._pending.pop((slot, record.serial), None)
+            record = self._records[slot] = _Record(serial, self._steps)
+        return record
 
-    def _choose(
-        self, proposals: Sequence[Proposal], trust: npt.NDArray[np.float64], *, sampled: int, rows: int, left: int
-    ) -> list[int]:
+    def _mind(self, chosen: list[_Member], kept: list[int]) -> None:
+        """Ask less often where what a costly drafter proposed is of no use."""
+        for member, used in zip(chosen, kept, strict=True):
+            record = member.record
+            record.wasted = 0 if used else min(record.wasted + 1, _LONGEST_QUIET)
+            record.quiet_until = 0 if used else self._steps + (1 << record.wasted)
+
+    def _least_odds(self, crew: _Crew) -> float:
+        """Odds that a request's first guess must have for some number of guesses to make up for the rows they take."""
+        taken = self.cost.relative(crew.rows, self._most)
+        cheapest = min((taken[guesses] - 1) / guesses for guesses in range(1, self._most + 1))
+        return max(_LEAST_ODDS, crew.sampled * cheapest)
+
+    def _choose(self, proposals: Sequence[Proposal], trusts: list[float], crew: _Crew, left: int) -> list[int]:
         """How many tokens of each proposal to compute: the likeliest of all, as many as bring the most a second."""
         # Odds fall along a proposal and the sort is stable, so what is kept of each is its beginning.
-        ranked = sorted(
-            (
-                (odds * worth ** (ahead + 1), n)
-                for n, (proposal, worth) in enumerate(zip(proposals, trust.tolist(), strict=True))
-                for ahead, odds in enumerate(proposal.odds)
-                if odds * worth ** (ahead + 1) >= _LEAST_ODDS
-            ),
-            key=lambda one: -one[0],
-        )[:left]
+        ranked = []
+        for n, (proposal, trust) in enumerate(zip(proposals, trusts, strict=True)):
+            worth = 1.0
+            for odds in proposal.odds:
+                worth *= trust
+                if odds * worth < _LEAST_ODDS:
+                    break
+                ranked.append((odds * worth, n))
         kept = [0] * len(proposals)
-        best, most = sampled / self.cost.seconds(rows), 0
-        gained = float(sampled)
+        if not ranked:
+            return kept
+        if len(proposals) > 1:
+            ranked.sort(key=_odds, reverse=True)
+        ranked = ranked[:left]
+        gained = float(crew.sampled)
+        best, most = gained, 0
+        taken = self.cost.relative(crew.rows, len(ranked))
         for count, (odds, _) in enumerate(ranked, start=1):
             gained += odds
-            rate = gained / self.cost.seconds(rows + count)
+            rate = gained / taken[count]
             if rate > best:
                 best, most = rate, count
         for _, n in ranked[:most]:
             kept[n] += 1
         return kept
+
+
+_odds = itemgetter(0)
+
+
+def _with_blocks(contexts: list[Context], state: Slots, blocks: BlockManager) -> list[Context]:
+    """What a drafter that computes keys and values needs; of as many tokens as there are blocks for."""
+    slots: IntArray = np.array([context.slot for context in contexts], np.int32)
+    ends: IntArray = np.array([len(context.tokens) for context in contexts], np.int32)
+    most = blocks.grow_towards(slots, ends, np.array([context.most for context in contexts], np.int32))
+    return [
+        replace(context, most=ahead, seed=state[context.slot].seed, blocks=blocks.table(context.slot))
+        for context, ahead in zip(contexts, most.tolist(), strict=True)
+    ]

@@ -46,6 +46,8 @@ class Steady:
         self.plain = not state.many_stops and int(self.top.max()) < 0
         # Steps that may be begun before some slot has no position left.
         self.left = int((state.last[slots] - ends).min())
+        # Steps that may be begun before some slot needs a block, as far as is known: for who does not ask crossing().
+        self.room = 0
         self._age = 0
         self._block_size = block_size
         # A slot crosses into a new block each block_size steps; crossing[r]: those that do in steps r, r + size, ...
@@ -59,6 +61,12 @@ class Steady:
         self._by_turn = slots[by_turn]
         self._index = (ends[by_turn] + ordered) // block_size
         self._next = 0
+
+    def stand_at(self, ends: IntArray, last: IntArray) -> None:
+        """Go on from these ends, which did not rise alike: guesses came true. last: of its slots (Slots). From here on
+        blocks are given by need; crossing() means nothing any more."""
+        self.ends = ends
+        self.left = int((last - ends).min())
 
     @property
     def work(self) -> StepWork:
@@ -92,3 +100,4 @@ class Steady:
         self.ends = self.ends + np.int32(steps)
         self._age += steps
         self.left -= steps
+        self.room -= steps

@@ -9,11 +9,61 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.core.batch import BatchOutput, BoolArray, IntArray
+from headrace.core.batch import BatchOutput, BoolArray
 from headrace.core.request import OutputDelta
 from headrace.policy.slots import Slots
 from headrace.policy.speculation import Speculation
 from headrace.policy.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """Of `count` draft tokens of an entry, whose rows begin at `row`, so many came true. sampled: what these rows and
+    the one after bring. broken: the last of them failed. stopped: it ends the request."""
+
+    entry: int
+    slot: int
+    row: int
+    count: int
+    accepted: int
+    sampled: list[int]
+    broken: bool
+    stopped: bool
+
+
+def prove(state: Slots, step: Step, output: BatchOutput) -> list[Proven]:
+    """What became of each entry's draft tokens; with none of them where every entry of a steady step is meant."""
+    assert step.drafted is not None and step.batch.drafts is not None
+    counts = step.drafted.tolist()
+    drafted, sampled, failed = step.batch.drafts.token.tolist(), output.tokens.tolist(), output.failed.tolist()
+    slots = step.batch.slots.tolist()
+    if step.steady is not None:
+        entries = list(range(len(counts)))
+        stopping = bool(step.steady.stops) or bool(state.many_stops)
+    else:
+        entries, stopping = np.flatnonzero(step.drafted).tolist(), True
+        first_rows = np.searchsorted(step.batch.logit_entry[: len(step.sampled)], entries).tolist()
+    proven = []
+    at = row = 0
+    for n, entry in enumerate(entries):
+        slot, count = slots[entry], counts[entry]
+        row = row if step.steady is not None else first_rows[n]
+        stops = (state.many_stops.get(slot) or frozenset(state.stops[slot].tolist())) if stopping else ()
+        accepted = 0
+        # Nothing is kept after a token that ends the request, or after one that means nothing.
+        while (
+            accepted < count
+            and drafted[at + accepted] == (token := sampled[row + accepted])
+            and not failed[row + accepted]
+            and token not in stops
+        ):
+            accepted += 1
+        end = row + accepted
+        kept = sampled[row : end + 1]
+        proven.append(Proven(entry, slot, row, count, accepted, kept, failed[end], kept[-1] in stops))
+        at += count
+        row += count + 1
+    return proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +77,22 @@ class Settled:
 def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: BatchOutput) -> Settled:
     """Take back what was computed in vain: ends of the step and computed, known of its slots. Entries whose request
     has left mean nothing."""
-    assert step.drafted is not None and step.batch.drafts is not None
-    keep: BoolArray = np.ones(len(step.sampled), np.bool_)
     counts: dict[str, tuple[int, int]] = {}
-    alive = step.alive(state.serial)
-    entry_of_row = step.batch.logit_entry[: len(step.sampled)]
-    first_rows = np.searchsorted(entry_of_row, np.flatnonzero(step.drafted))
-    at = 0
-    for entry, row in zip(np.flatnonzero(step.drafted).tolist(), first_rows.tolist(), strict=True):
-        count, slot = int(step.drafted[entry]), int(step.batch.slots[entry])
-        drafted = step.batch.drafts.token[at : at + count]
-        at += count
-        right = (output.tokens[row : row + count] == drafted) & ~output.failed[row : row + count]
-        right &= ~_stopping(state, slot, drafted)
-        accepted = count if right.all() else int(np.argmin(right))
-        keep[row + accepted + 1 : row + count + 1] = False
-        step.ends[entry] -= count - accepted
-        speculation.learn(slot, int(step.serials[entry]), accepted if alive[entry] else None)
+    keep: BoolArray = np.ones(len(step.sampled), np.bool_)
+    alive = step.alive(state.serial).tolist()
+    for one in prove(state, step, output):
+        if not one.count:
+            continue
+        entry, slot, vain = one.entry, one.slot, one.count - one.accepted
+        keep[one.row + one.accepted + 1 : one.row + one.count + 1] = False
+        step.ends[entry] -= vain
+        speculation.learn(slot, int(step.serials[entry]), one.accepted if alive[entry] else None)
         if alive[entry]:
-            counts[state[slot].request_id] = count, accepted
+            counts[state[slot].request_id] = one.count, one.accepted
             state.drafting[slot] = False
             state.computed[slot] = step.ends[entry]
             state.known[slot] = step.ends[entry] + 1
     return Settled(keep, counts)
-
-
-def _stopping(state: Slots, slot: int, tokens: IntArray) -> BoolArray:
-    """Which of these tokens end the request: nothing after them is kept."""
-    many = state.many_stops.get(slot)
-    ids = np.array(sorted(many), np.int32) if many is not None else state.stops[slot]
-    return np.isin(tokens, ids)
 
 
 def joined(sent: list[OutputDelta], settled: Settled) -> list[OutputDelta]:

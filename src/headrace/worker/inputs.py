@@ -50,7 +50,11 @@ class SlotInputs:
         if batch.drafts is not None:
             self.tokens[batch.drafts.slot, batch.drafts.position] = batch.drafts.token
         positions = batch.starts
-        if step.rows != step.entries:
+        if step.entries == 1 and step.rows > 1:
+            start = int(batch.starts[0])
+            positions = np.arange(start, start + step.rows, dtype=np.int32)
+            step.logit_rows[: step.logits] = batch.logit_position - start
+        elif step.rows != step.entries:
             shift = np.repeat(batch.starts - self._first_rows, batch.counts)
             positions = np.arange(step.rows, dtype=np.int32) + shift
             rows = (self._first_rows - batch.starts)[batch.logit_entry] + batch.logit_position
@@ -73,6 +77,16 @@ class SlotInputs:
         """Write all that does not depend on positions."""
         self._laid_out = batch
         step, entries, logits = self.step, len(batch.slots), len(batch.logit_entry)
+        self._all_sampled = bool(batch.logit_sample.all())
+        length = self.tokens.shape[1]
+        if entries == 1:
+            slot = int(batch.slots[0])
+            step.rows, step.entries, step.logits = int(batch.counts[0]), 1, logits
+            step.entry_slot[0], step.entry_row[0], step.entry_count[0] = slot, 0, step.rows
+            step.logit_rows[:logits] = 0
+            self.logit_slots = np.full(logits, slot, np.int32)
+            self._row_at = self._logit_at = np.full(1, slot * length, np.intp)
+            return
         ends = np.cumsum(batch.counts, dtype=np.int32)
         self._first_rows = ends - batch.counts
         step.rows, step.entries, step.logits = int(ends[-1]) if entries else 0, entries, logits
@@ -82,10 +96,8 @@ class SlotInputs:
         # With one row to each entry this is all there is to say of logit rows.
         step.logit_rows[:logits] = batch.logit_entry
         self.logit_slots = batch.slots[batch.logit_entry]
-        length = self.tokens.shape[1]
         self._row_at = np.repeat(batch.slots, batch.counts).astype(np.intp) * length
         self._logit_at = self.logit_slots.astype(np.intp) * length
-        self._all_sampled = bool(batch.logit_sample.all())
 
 
 def _alike(batch: Batch, other: Batch | None) -> bool:

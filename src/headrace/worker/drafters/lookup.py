@@ -21,6 +21,10 @@ were answered; the last for all that are more alike. Counted over answers of the
 HumanEval; each request's own record corrects them (policy/speculation.py)."""
 _LEAST_CHANCE = 0.1
 """What is less likely to come than this is not followed further: no step is so cheap, and looking takes time too."""
+_MOST_LIKENESS = len(_OWN_ODDS)
+_AGREED = (1.0, 0.85, 0.72, 0.61)
+"""What is left of the doubt where so many places agree."""
+_MOST_WEIGHT = 24
 _PAST_WEIGHT = 0.5
 """What a place in another's text counts beside one in one's own."""
 
@@ -73,55 +77,59 @@ class LookupDrafter:
             own = self._own[context.slot] = _Own(context.serial)
         text = own.text
         text.extend(context.tokens[len(text.tokens) :].tolist())
-        found = [_Place(same, text.tokens, place, own=True) for same, place in text.alike(text.tokens)]
+        found = [(same, text.tokens, place, True) for same, place in text.alike(text.tokens)]
         for past in self._past.get(context.namespace, ()):
-            found += [_Place(same, past.tokens, place, own=False) for same, place in past.alike(text.tokens)]
-        return _follow(found, context.most) if found else NOTHING
+            found += [(same, past.tokens, place, False) for same, place in past.alike(text.tokens)]
+        return _follow(found, context.most, context.least) if found else NOTHING
 
 
-class _Place:
-    """Where in a text something alike stands, and how alike. One's own text goes on with what is being proposed, so
-    that a loop may be followed further than it has come."""
-
-    __slots__ = ("odds", "own", "place", "same", "text")
-
-    def __init__(self, same: int, text: list[int], place: int, *, own: bool) -> None:
-        self.same, self.text, self.place, self.own = same, text, place, own
-        self.odds = _OWN_ODDS if own else _PAST_ODDS
-
-    def next(self, proposed: list[int]) -> int | None:
-        """What follows there, None at the end of another's text."""
-        beyond = self.place - len(self.text)
-        if beyond < 0:
-            return self.text[self.place]
-        return proposed[beyond] if self.own else None
-
-    def weight(self) -> float:
-        """The likest place counts most, and one that agrees with it by chance hardly."""
-        return 2.0 ** min(self.same, 24) * (1.0 if self.own else _PAST_WEIGHT)
-
-    def chance(self) -> float:
-        return self.odds[min(self.same, len(self.odds) - 1)]
+_Place = tuple[int, list[int], int, bool]
+"""How alike, in which text, where in it, and whether it is one's own. One's own text goes on with what is being
+proposed, so that a loop may be followed further than it has come."""
 
 
-def _follow(found: list[_Place], most: int) -> Proposal:
+def _follow(found: list[_Place], most: int, least: float) -> Proposal:
     """Go on as the places do, as long as some are left; of those that differ, the likelier lead."""
     tokens: list[int] = []
     odds: list[float] = []
     chance = 1.0
-    while len(tokens) < most and chance >= _LEAST_CHANCE:
-        nexts = [(token, one) for one in found if (token := one.next(tokens)) is not None]
+    while len(tokens) < most:
+        ahead = len(tokens)
+        # By token: what speaks for it, the best odds of its places, and these.
+        nexts: dict[int, tuple[float, float, list[_Place]]] = {}
+        for one in found:
+            same, text, place, own = one
+            beyond = place + ahead - len(text)
+            if beyond < 0:
+                token = text[beyond]
+            elif own:
+                token = tokens[beyond]
+            else:
+                continue
+            alike = same + ahead
+            # The likest place counts most, and one that agrees with it by chance hardly.
+            weight = 2.0 ** min(alike, _MOST_WEIGHT) * (1.0 if own else _PAST_WEIGHT)
+            by_likeness = _OWN_ODDS if own else _PAST_ODDS
+            best = by_likeness[alike] if alike < _MOST_LIKENESS else by_likeness[-1]
+            if (others := nexts.get(token)) is None:
+                nexts[token] = (weight, best, [one])
+            else:
+                others[2].append(one)
+                nexts[token] = (others[0] + weight, max(others[1], best), others[2])
         if not nexts:
             break
-        weights: dict[int, float] = {}
-        for token, one in nexts:
-            weights[token] = weights.get(token, 0.0) + one.weight()
-        likeliest = max(weights, key=weights.__getitem__)
-        found = [one for token, one in nexts if token == likeliest]
-        chance *= max(one.chance() for one in found) * weights[likeliest] / sum(weights.values())
-        tokens.append(likeliest)
+        token, (weight, best, found) = (
+            max(nexts.items(), key=_by_weight) if len(nexts) > 1 else next(iter(nexts.items()))
+        )
+        unsure = (1.0 - best) * _AGREED[min(len(found), len(_AGREED)) - 1]
+        chance *= (1.0 - unsure) * (weight / sum(one[0] for one in nexts.values()) if len(nexts) > 1 else 1.0)
+        if chance < least:
+            break
+        least = _LEAST_CHANCE
+        tokens.append(token)
         odds.append(chance)
-        for one in found:
-            one.same += 1
-            one.place += 1
     return Proposal(tokens, odds)
+
+
+def _by_weight(one: tuple[int, tuple[float, float, list[_Place]]]) -> float:
+    return one[1][0]
