@@ -70,7 +70,7 @@ class RowCost:
         self._latency = latency
         self._plain = _Curve(1)
         # A stall at the first try would keep guesses from being tried again.
-        self._drafted = _Curve(3)
+        self._drafted = _Curve(3 if latency.learning else 1)
         # How slow the machine is at present: 1 as slow as when it was first measured.
         self._pace = 1.0
         self._row = 0.0
@@ -120,8 +120,8 @@ class RowCost:
         ]
 
     def knows(self, rows: int) -> bool:
-        """Whether it was measured what so many rows take without guesses, or never is."""
-        return rows > MOST_ROWS or rows in self._plain.measured
+        """Whether it was measured what so many rows take without guesses, or need not be, or never is."""
+        return rows > MOST_ROWS or rows in self._plain.measured or not self._latency.learning
 
     def relative(self, rows: int, most: int) -> list[float]:
         """What a step of `rows` takes with 0, 1, ... guesses beside it, up to at least `most`, in terms of what it
@@ -139,7 +139,7 @@ class RowCost:
             return self._pace * self._with_guesses(rows)
         if self._plain.rows:
             return self._pace * self._without(rows)
-        return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))
+        return self._predicted(rows)
 
     def _without(self, rows: int) -> float:
         known, taken = self._plain.rows, self._plain.seconds
@@ -164,7 +164,7 @@ class RowCost:
         # From what fewer rows take without guesses: hopeful, and put right as soon as it is tried.
         base = bisect_left(self._plain.rows, rows) - 1
         if base < 0:
-            return taken[0] * rows / known[0]
+            return taken[0] * min(1.0, self._predicted(rows) / self._predicted(known[0]))
         return _hoped(self._plain.rows[base], self._plain.seconds[base], known[0], taken[0], rows)
 
     def _slope(self, rows: int, seconds: float) -> float:
@@ -172,12 +172,13 @@ class RowCost:
         known, taken = self._plain.rows, self._plain.seconds
         return max(0.0, seconds - taken[0]) / (rows - known[0]) if known and known[0] < rows else inf
 
+    def _predicted(self, rows: int) -> float:
+        return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))
+
     def _row_seconds(self) -> float:
         """What the latency model says that one more row takes, at the pace of the first steps."""
         if self._row == 0.0:
-            predict = self._latency.predict
-            self._row = predict(StepWork(2, 2, 0, 0.0, 2, 2)) - predict(StepWork(1, 1, 0, 0.0, 1, 1))
-            self._row = max(self._row, _SHORTEST) / self._pace
+            self._row = max(self._predicted(2) - self._predicted(1), _SHORTEST) / self._pace
         return self._row
 
 

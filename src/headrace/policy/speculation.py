@@ -173,6 +173,7 @@ class _Member:
     most: int
     last: int
     namespace: tuple[str, str]
+    seed: int
     record: _Record
 
 
@@ -227,7 +228,7 @@ class Speculation:
         if not contexts:
             return None
         if self.drafter.costly:
-            contexts = _with_blocks(contexts, state, blocks)
+            contexts = _with_blocks(contexts, blocks)
         proposals = self.drafter.propose(contexts)
         kept = self._choose(proposals, trusts, crew, left)
         if self.drafter.costly:
@@ -290,7 +291,8 @@ class Speculation:
             slot = int(slots[entry])
             most, last = min(int(state.draft_most[slot]), self._most), int(state.last[slot])
             namespace = (state[slot].tenant, state[slot].cache_salt)
-            members.append(_Member(entry, slot, most, last, namespace, self._record(slot, int(state.serial[slot]))))
+            record = self._record(slot, int(state.serial[slot]))
+            members.append(_Member(entry, slot, most, last, namespace, state[slot].seed, record))
         return _Crew(slots, int(plan.counts.sum()), int(np.count_nonzero(decoding)), members)
 
     def _hopeful(
@@ -316,7 +318,9 @@ class Speculation:
             most = min(member.most, member.last - end)
             if most > 0 and (ready is None or ready[member.entry]):
                 tokens = state.tokens[member.slot, :end]
-                contexts.append(Context(member.slot, record.serial, member.namespace, tokens, most, least / trust))
+                contexts.append(
+                    Context(member.slot, record.serial, member.namespace, tokens, most, least / trust, member.seed)
+                )
                 chosen.append(member)
                 trusts.append(trust)
         if not hoping:
@@ -379,12 +383,12 @@ class Speculation:
 _odds = itemgetter(0)
 
 
-def _with_blocks(contexts: list[Context], state: Slots, blocks: BlockManager) -> list[Context]:
+def _with_blocks(contexts: list[Context], blocks: BlockManager) -> list[Context]:
     """What a drafter that computes keys and values needs; of as many tokens as there are blocks for."""
     slots: IntArray = np.array([context.slot for context in contexts], np.int32)
     ends: IntArray = np.array([len(context.tokens) for context in contexts], np.int32)
     most = blocks.grow_towards(slots, ends, np.array([context.most for context in contexts], np.int32))
     return [
-        replace(context, most=ahead, seed=state[context.slot].seed, blocks=blocks.table(context.slot))
+        replace(context, most=ahead, blocks=blocks.table(context.slot))
         for context, ahead in zip(contexts, most.tolist(), strict=True)
     ]
