@@ -29,14 +29,19 @@ def test_what_is_chosen_keeps_its_times_in_the_simulator() -> None:
 
 
 def test_two_pools_are_two_cells_between_which_the_cache_moves() -> None:
-    found = plan(
-        ask("llama-3-8b", "h100", qps=30, output_len=50, pools="split", max_tp=1, max_pp=1, kv_cache_dtype="fp8")
-    )
+    asked = ask("llama-3-8b", "h100", qps=30, output_len=50, pools="split", max_tp=1, max_pp=1, kv_cache_dtype="fp8")
+    found = plan(asked)
     assert [pool["does"] for pool in found.details["pools"]] == ["prefill", "decode"]
     assert len(found.details["simulation"]["at_capacity"]) == 2
     # 200 tokens of 32 layers of 8 heads of 128, keys and values of one byte.
     assert found.details["network"]["kv_transfer_bytes_per_request"] == 200 * 32 * 8 * 128 * 2
     assert found.details["network"]["kv_transfer_bytes_per_s"] == pytest.approx(30 * 200 * 65536)
+    # Together, over a NIC of which 0.65 is reached, and shared by the prompts of a step.
+    joined, alone = found.details["simulation"]["pools_together"], 1e3 * 200 * 65536 / (50e9 * 0.65)
+    assert alone <= joined["transfer_waited_ms"]["p50"] <= 11 * alone
+    assert joined["keeps_times"] and 0 < joined["busiest_link_utilization"] < 1
+    assert (found.ttft, found.tpot) == (joined["ttft_ms"], joined["tpot_ms"])
+    assert plan(asked).details == found.details
 
 
 def test_a_trace_is_sized_for_its_busiest_tenth(tmp_path: Path) -> None:

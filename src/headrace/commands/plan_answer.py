@@ -33,6 +33,8 @@ def show_plan(report: Report) -> None:
             for kind in ("at_capacity", "at_the_load", "at_the_load_in_smaller_cells")
             for index, seen in enumerate(told[kind])
         }
+        if together := told.get("pools_together"):
+            cells["pools together"] = {name: value for name, value in together.items() if name != "keeps_times"}
         if cells:
             _show_columns("cell", cells)
     click.echo("\nCandidates, the chosen one first; times are those at their capacity:")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.core.errors import ConfigError
 from headrace.plan.candidate import Candidate, Pool, corrected, pooled
 from headrace.plan.question import Question
-from headrace.plan.rehearsal import Cell, Seen, cell_size, rehearse
+from headrace.plan.rehearsal import Cell, Joined, Seen, cell_size, paired, rehearse
 from headrace.plan.steady import Point
 
 Progress = Callable[[str], None]
@@ -27,7 +27,8 @@ _SLOWER = 0.96  # of a rate that was too high, at most
 class Evidence:
     """What the simulation says of the chosen: at the rate of each pool's capacity, and at that of the load, in cells of
     two sizes. cut: share by which the times of the two differ. tried: candidates that were rehearsed; dropped: those
-    that kept the times at no rate."""
+    that kept the times at no rate. pair: both pools at the load's rate, and what goes between them, where there are
+    two."""
 
     capacity: tuple[Seen, ...]
     loaded: tuple[Seen, ...]
@@ -35,6 +36,7 @@ class Evidence:
     cut: float
     tried: int
     dropped: int
+    pair: Joined | None = None
 
 
 def chosen(
@@ -110,7 +112,9 @@ def _evidence(question: Question, best: Candidate, capacity: tuple[Seen, ...], t
         ]
         for whole in (True, False)
     )
-    told = rehearse([*wholes, *halves])
+    pairs = [paired(wholes[0], wholes[1], best.replicas)] if best.split else []
+    told = rehearse([*pairs, *wholes, *halves])
+    pair = told.pop(0) if pairs else None
     loaded, smaller = told[: len(wholes)], told[len(wholes) :]
     off = [
         abs(b / a - 1)
@@ -118,7 +122,8 @@ def _evidence(question: Question, best: Candidate, capacity: tuple[Seen, ...], t
         for a, b in zip(large.tpot or large.ttft, small.tpot or small.ttft, strict=True)
         if a > 0 and large.replicas != small.replicas
     ]
-    return Evidence(capacity, tuple(loaded), tuple(smaller), max(off, default=0.0), tried, dropped)
+    assert pair is None or isinstance(pair, Joined)
+    return Evidence(capacity, tuple(loaded), tuple(smaller), max(off, default=0.0), tried, dropped, pair)
 
 
 def _cell(question: Question, pool: Pool, count: int, point: Point | None, share: float, *, whole: bool) -> Cell:

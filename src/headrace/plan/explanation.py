@@ -11,7 +11,7 @@ from headrace.plan.candidate import Candidate, Pool, price_of
 from headrace.plan.choice import Evidence
 from headrace.plan.needs import host_needs, network_needs
 from headrace.plan.question import Question
-from headrace.plan.rehearsal import Seen
+from headrace.plan.rehearsal import Joined, Seen
 from headrace.plan.speculation import what_it_brings
 from headrace.plan.steady import Point
 from headrace.plan.usage import binding, floors, usage
@@ -35,6 +35,8 @@ def explained(
     floor_tpot = tpot[0]
     if evidence is not None and evidence.loaded:
         ttft, tpot = chosen.times(evidence.loaded)
+        if evidence.pair is not None:
+            ttft, tpot = evidence.pair.ttft, evidence.pair.tpot
     largest = max(chosen.pools, key=lambda pool: pool.devices * pool.capacity)
     off = (_backed(largest)[0] ** 2 + (evidence.cut if evidence else 0.0) ** 2) ** 0.5
     gpu, load = chosen.gpu, question.load
@@ -196,9 +198,20 @@ def _simulation(evidence: Evidence, question: Question) -> Figures:
         "at_capacity": [_seen(one, question) for one in evidence.capacity],
         "at_the_load": [_seen(one, question) for one in evidence.loaded],
         "at_the_load_in_smaller_cells": [_seen(one, question) for one in evidence.smaller],
+        **({} if evidence.pair is None else {"pools_together": _joined(evidence.pair, question)}),
         "error_of_the_cut": evidence.cut,
         "cut": "cells of a few replicas behind a router of their own, each with its share of the requests: replicas "
         "share nothing but what comes; what a router gains from more of them is what the two sizes differ by",
+    }
+
+
+def _joined(pair: Joined, question: Question) -> Figures:
+    return {
+        **_seen(pair, question),
+        "keeps_times": pair.keeps(question.slo),
+        "transfer_waited_ms": {"p50": pair.waited[0] * 1e3, "p99": pair.waited[1] * 1e3},
+        "busiest_link": pair.link,
+        "busiest_link_utilization": pair.utilization,
     }
 
 

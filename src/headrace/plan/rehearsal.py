@@ -8,12 +8,13 @@ more replicas to choose from. That is estimated by cells of two sizes. Cells run
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from random import Random
 
@@ -26,6 +27,7 @@ from headrace.plan.steady import Way
 from headrace.policy.draft_model import DraftModel
 from headrace.simulate.asking import natural_block_size
 from headrace.simulate.fleet import Fleet
+from headrace.simulate.pools import Pools
 from headrace.simulate.simulator import Simulation
 from headrace.workload.arrivals import poisson
 from headrace.workload.demand import Demand
@@ -78,18 +80,46 @@ class Seen:
         return max(self.ttft[1] / slo.ttft, self.tpot[1] / slo.tpot)
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two pools and what goes from the one to the other: cells of prefill and decode, as many of each as the fleet's
+    proportion asks for, at the rate of decode's."""
+
+    prefill: Cell
+    decode: Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Seen):
+    """Of a pair. waited: seconds for keys and values after the first token, at the median and the 99th percentile;
+    link: the busiest, and its utilization."""
+
+    waited: tuple[float, float]
+    link: str
+    utilization: float
+
+
 def cell_size(rate: float, seconds: float, way: Way) -> int:
     """Replicas of a cell: as many as have their deviations counted together, fewer where they serve very many."""
     each = rate * seconds * (_WARM + _COUNTED + _AFTER)
     return int(min(max(_most(way) / max(each, 1.0), 1), POOLED))
 
 
+def paired(prefill: Cell, decode: Cell, replicas: Sequence[int]) -> Pair:
+    """replicas: of the fleet's prefill and decode. Of both as many as come near to their proportion, decode's cell's at
+    most."""
+    share = replicas[0] / replicas[1]
+    tried = [(max(round(share * d), 1), d) for d in range(1, decode.replicas + 1)]
+    p, d = min(tried, key=lambda pair: (round(abs(math.log(pair[0] / pair[1] / share)), 2), -pair[1]))
+    return Pair(replace(prefill, replicas=p), replace(decode, replicas=d))
+
+
 def _most(way: Way) -> int:
     return _MOST_GUESSED if way.drafts else _MOST
 
 
-def rehearse(cells: Sequence[Cell]) -> list[Seen]:
-    """Each cell alone, in as many processes as there are cores, or here where threads forbid to fork."""
+def rehearse(cells: Sequence[Cell | Pair]) -> list[Seen]:
+    """Each alone, in as many processes as there are cores, or here where threads forbid to fork. Of a pair a Joined."""
     workers = min(len(cells), len(os.sched_getaffinity(0)))
     if workers < 2 or threading.active_count() > 1:
         return [_run(cell) for cell in cells]
@@ -97,29 +127,59 @@ def rehearse(cells: Sequence[Cell]) -> list[Seen]:
         return list(pool.map(_run, cells))
 
 
-def _run(cell: Cell) -> Seen:
+def _run(cell: Cell | Pair) -> Seen:
+    if isinstance(cell, Pair):
+        return _join(cell)
     demands, begin, end = _recorded(cell) if cell.load.demands else _drawn(cell)
-    way, chunk = cell.way, max(cell.way.chunk, cell.slots)
-    fleet = Fleet(
+    run = Simulation(demands, _fleet(cell, natural_block_size(demands)), _router(cell), cell.seed)
+    return _seen(cell, run, begin, end, cell.replicas)
+
+
+def _join(pair: Pair) -> Joined:
+    """Both pools of a pair, whose requests are computed in the one and answered in the other, but for those that are
+    there as it begins."""
+    cell = replace(pair.decode, way=replace(pair.decode.way, does="both"))
+    demands, begin, end = _recorded(cell) if cell.load.demands else _drawn(cell)
+    size = natural_block_size(demands)
+    # What has no more left than the end of a block has been there.
+    least = 0 if cell.load.demands else size + 1
+    pools = Pools(_fleet(pair.prefill, size), _fleet(pair.decode, size), min_tokens=least)
+    run = Simulation(demands, pools, _router(cell), cell.seed)
+    run.take_for_cached(((_THERE, max(one.input_len for one in demands)),))
+    seen = _seen(cell, run, begin, end, pools.replicas)
+    moved = run.transfer
+    assert moved is not None
+    waited = moved.waited_ms.p50 / 1e3, moved.waited_ms.p99 / 1e3
+    return Joined(**asdict(seen), waited=waited, link=moved.busiest_link, utilization=moved.busiest_link_utilization)
+
+
+def _fleet(cell: Cell, block_size: int) -> Fleet:
+    way = cell.way
+    return Fleet(
         cell.spec,
         way.serving,
         cell.replicas,
-        block_size=natural_block_size(demands),
+        block_size=block_size,
         max_num_seqs=cell.slots,
-        max_num_batched_tokens=chunk,
+        max_num_batched_tokens=max(way.chunk, cell.slots),
         num_speculative_tokens=way.drafts,
         acceptance=way.accepted,
         drafter=cell.drafter if way.drafts else None,
     )
-    router = "prefix" if cell.load.demands else "least-loaded"
-    run = Simulation(demands, fleet, router, cell.seed)
+
+
+def _router(cell: Cell) -> str:
+    return "prefix" if cell.load.demands else "least-loaded"
+
+
+def _seen(cell: Cell, run: Simulation, begin: float, end: float, replicas: int) -> Seen:
     seen = run.run(begin + end + _AFTER * cell.seconds)
     counted = [entry for entry in seen.values() if begin <= entry.at < begin + end]
     waits = np.array([e.first - e.at if e.tokens else np.inf for e in counted])
     each = np.array([(e.last - e.first) / (e.tokens - 1) for e in counted if e.tokens > 1] or [0.0])
     prompts = sum(e.input_len for e in counted)
     return Seen(
-        cell.replicas,
+        replicas,
         len(counted),
         cell.rate,
         _percentiles(waits, cell.slo),

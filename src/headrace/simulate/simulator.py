@@ -27,10 +27,10 @@ from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.pools import Pools
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
-from headrace.simulate.result import Result, Slo, Speculation, summarize
+from headrace.simulate.result import Result, Slo, Speculation, TransferSummary, summarize
 from headrace.simulate.transfers import Transfers
 from headrace.simulate.watch import Watch
-from headrace.workload.demand import Demand
+from headrace.workload.demand import Demand, Part
 
 _WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER = 0, 1, 2, 3, 4
 STARTUP_S = 60.0
@@ -165,11 +165,20 @@ class Simulation:
             told[index] = (busy + one.busy, preemptions + one.engine.stats().preemptions)
         in_system = self._spent / duration if duration else 0.0
         found = summarize(self.ledger, told, slo, in_system, duration, wall)
-        if self._transfers is not None:
-            found = replace(found, transfer=self._transfers.summary(duration))
+        found = replace(found, transfer=self.transfer)
         if self._kinds[-1].guessing is None:
             return found
         return replace(found, speculation=Speculation.of(one.engine.drafting for one in self._every_replica()))
+
+    def take_for_cached(self, prompt: Sequence[Part]) -> None:
+        """Let whatever is a beginning of this prompt stay in the decode pool, as if it were cached on all of it."""
+        if self._transfers is not None:
+            self._transfers.take_for_cached(self._prompts.names(prompt, self._capacity.block_size))
+
+    @property
+    def transfer(self) -> TransferSummary | None:
+        """Of what went from one pool to the other so far."""
+        return None if self._transfers is None else self._transfers.summary(self._now - self._start)
 
     def _every_replica(self) -> list[Replica]:
         """Those that are there, and those that are no more."""

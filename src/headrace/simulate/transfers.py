@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,6 +101,11 @@ class Transfers:
             return self._router.route(ask, self._prefill), False
         self._policy.sent(stays, ask.names)
         return self._prompts + stays, True
+
+    def take_for_cached(self, names: Sequence[Hashable]) -> None:
+        """Assume that all of the decode pool has blocks of these names."""
+        for replica in range(len(self._decode)):
+            self._policy.sent(replica, names)
 
     def check(self, request: Request) -> None:
         """Raises RequestError if the decode pool can never run it."""
