@@ -1,7 +1,7 @@
 """No token may change. What a request generates, bit for bit with its log-probabilities, is what it generates alone
 on an idle engine: in any company, any chunk size, with any number of threads, from a cold or a warm prefix cache,
-through preemptions, with guesses ahead right and wrong, with steps under way, greedy or sampled, free or held to a
-form, from quantized or float weights and KV blocks.
+through preemptions, with guesses ahead right and wrong from every drafter, with steps under way, greedy or sampled,
+free or held to a form, from quantized or float weights and KV blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.core.config import Config
 from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.core.structured import StructuredOutputsParams
 from headrace.engine.engine import Engine
-from headrace.engine.executor import Capacity, Executor
+from headrace.engine.executor import Capacity
 from headrace.models.grammar import GrammarCompiler, Vocabulary
 from headrace.models.loader import load_model
 from headrace.models.lowering import lower
@@ -30,10 +30,13 @@ from headrace.models.text import load_text
 from headrace.ops.cpu import available_isas
 from headrace.ops.program import Program
 from headrace.policy.speculation import Drafter
-from headrace.worker.assembly import assemble
+from headrace.worker.assembly import DraftModel, assemble
 from headrace.worker.devices import cpu_device
+from headrace.worker.drafters.by_name import lookup_drafter
 from headrace.worker.grammar import Compile
+from headrace.worker.local_executor import LocalExecutor
 
+pytestmark = pytest.mark.usefixtures("free_rows")
 MAX_LEN = 96
 THREADS = (1, 2, 3)
 SLOTS = 6
@@ -45,7 +48,7 @@ ENOUGH = MAX_LEN // BLOCK
 class Smaller:
     """An executor that says it holds fewer blocks, so that one device serves pools of any size."""
 
-    def __init__(self, executor: Executor, num_blocks: int) -> None:
+    def __init__(self, executor: LocalExecutor, num_blocks: int) -> None:
         self._executor = executor
         groups = len(executor.capacity.num_blocks)
         self.capacity: Capacity = dataclasses.replace(executor.capacity, num_blocks=(num_blocks,) * groups)
@@ -53,22 +56,37 @@ class Smaller:
         self.horizon = executor.horizon
 
 
-def executors(program: Program, windows: tuple[int | None, ...], compile_grammar: Compile, isa: str) -> list[Executor]:
+def executors(
+    program: Program,
+    windows: tuple[int | None, ...],
+    compile_grammar: Compile,
+    isa: str,
+    guesser: Program | None = None,
+) -> list[LocalExecutor]:
     """One device for each number of threads. The last takes steps on a thread of its own, as depth 2 needs."""
+    if guesser is not None:
+        guesser.kv = tuple(dataclasses.replace(layout, noted=True) for layout in guesser.kv)
+        windows += (None,) * len(guesser.kv)
     return [
         assemble(
-            dataclasses.replace(program, matrices=dict(program.matrices)),
+            _copy(program),
             cpu_device(threads, isa),
             num_slots=SLOTS,
-            num_blocks=(BLOCKS,) * len(program.kv),
+            num_blocks=(BLOCKS,) * len(windows),
             windows=windows,
             max_model_len=MAX_LEN,
             max_tokens=128,
             depth=2 if threads == THREADS[-1] else 1,
             compile_grammar=compile_grammar,
+            draft=None if guesser is None else DraftModel(_copy(guesser), cpu_device(threads, isa), MAX_LEN - 10),
         )
         for threads in THREADS
     ]
+
+
+def _copy(program: Program) -> Program:
+    """Whose matrices may be taken."""
+    return dataclasses.replace(program, matrices=dict(program.matrices))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,18 +99,27 @@ class Setup:
     caching: bool
     depth: int
     gaps: tuple[int, ...]
-    wrong: int | None = None
-    """Every how many-th token a drafter gets wrong, 0 for none; None: there is no drafter."""
+    guesses: int | str | None = None
+    """Which drafter, or every how many-th token one gets wrong, 0 for none; None: there is no drafter."""
 
 
 class Model:
     """Devices of one program, and what each request generates alone."""
 
     def __init__(
-        self, program: Program, words: Vocabulary, windows: tuple[int | None, ...] = (None,), isa: str = "auto"
+        self,
+        program: Program,
+        words: Vocabulary,
+        windows: tuple[int | None, ...] = (None,),
+        isa: str = "auto",
+        guessers: dict[str, Program] | None = None,
     ) -> None:
         grammars = GrammarCompiler(lambda: words, program.vocab_size)
         self.devices = executors(program, windows, grammars.compile, isa)
+        self.guessed_for = {
+            name: executors(program, windows, grammars.compile, isa, guesser)
+            for name, guesser in (guessers or {}).items()
+        }
         self.vocab_size = program.vocab_size
         self._alone: dict[str, Any] = {}
 
@@ -104,14 +131,15 @@ class Model:
         return self._alone[key]
 
     def engine(self, setup: Setup, drafter: Drafter | None = None) -> Engine:
-        executor = Smaller(self.devices[THREADS.index(setup.threads)], setup.num_blocks)
+        device = self.guessed_for.get(str(setup.guesses), self.devices)[THREADS.index(setup.threads)]
+        executor = Smaller(device, setup.num_blocks)
         config = Config(
             max_num_seqs=SLOTS,
             max_num_batched_tokens=setup.budget,
             enable_prefix_caching=setup.caching,
             pipeline_depth=setup.depth,
         )
-        return Engine(executor, config, drafter=drafter)
+        return Engine(executor, config, drafter=drafter or device.drafter)
 
     def run(self, requests: list[Request], engine: Engine, setup: Setup) -> dict[str, Any]:
         """Add each request after its gap of steps; returns (tokens, logprobs, prompt logprobs, reason) of each."""
@@ -188,7 +216,7 @@ SETUPS = st.builds(
     caching=st.booleans(),
     depth=st.sampled_from([1, 2]),
     gaps=st.lists(st.integers(0, 4), max_size=8).map(tuple),
-    wrong=st.sampled_from([None, None, 0, 2, 5]),
+    guesses=st.sampled_from([None, 0, 2, 5, "ngram", "suffix", "itself", "a stranger"]),
 ).map(lambda s: s if s.threads == THREADS[-1] else dataclasses.replace(s, depth=1))
 
 
@@ -196,7 +224,9 @@ def check(model: Model, requests: list[Request], setup: Setup) -> None:
     # Before the engine under test begins: both use the same device, and its cache must stay as that engine left it.
     alone = {request.request_id: model.alone(request) for request in requests}
     texts = (request.prompt_ids + alone[request.request_id][0] for request in requests)
-    drafter = None if setup.wrong is None else Oracle(texts, setup.wrong, model.vocab_size)
+    drafter = lookup_drafter(str(setup.guesses))
+    if isinstance(setup.guesses, int):
+        drafter = Oracle(texts, setup.guesses, model.vocab_size)
     engine = model.engine(setup, drafter)
     for warmth in ("cold", "warm"):
         assert model.run(requests, engine, setup) == alone, f"{warmth} cache"
@@ -218,7 +248,11 @@ TINY = {
 def tiny(kind: str, isa: str = "auto") -> Model:
     scheme, kv_dtype, windows, *quantization = TINY[kind]
     program = tiny_program(scheme, kv_dtype=kv_dtype, windows=windows, quantization=(*quantization, "auto")[0])
-    return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)), isa)
+    guessers = {
+        name: tiny_program(scheme, kv_dtype=kv_dtype, windows=windows, seed=seed)
+        for name, seed in (("itself", 0), ("a stranger", 1))
+    }
+    return Model(program, Letters(VOCAB), tuple(dict.fromkeys(windows)), isa, guessers)
 
 
 @pytest.mark.parametrize("isa", available_isas())

@@ -88,12 +88,20 @@ def expected(request, vocab_size: int) -> Expected:
 
 @dataclass
 class Tenant:
-    """Who has a slot: tokens known to the device, their hashes, and the next position to compute."""
+    """Who has a slot: tokens known to the device, their hashes, and the next position to compute. drafted: of the
+    positions before that, how many may have to be computed again."""
 
     request: object
     tokens: list[int]
     chain: list[int]
     next: int | None = None
+    drafted: int = 0
+
+    def put(self, position: int, token: int) -> None:
+        """What came after it means nothing."""
+        del self.tokens[position:], self.chain[position:]
+        self.tokens.append(token)
+        self.chain.append(step_hash(self.chain[-1], token))
 
 
 @dataclass
@@ -169,6 +177,12 @@ class LedgerDevice:
     def _run(self, batch) -> BatchOutput:
         self._apply(batch)
         entries = list(zip(batch.slots.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True))
+        drafts = batch.drafts
+        if drafts is not None:
+            self._seen.append("tokens guessed ahead")
+            columns = drafts.slot.tolist(), drafts.position.tolist(), drafts.token.tolist()
+            for slot, position, token in zip(*columns, strict=True):
+                self._tenants[slot].put(position, token)
         if self._void:
             self._void -= 1
             return self._spoil(batch, entries)
@@ -232,9 +246,10 @@ class LedgerDevice:
             tenant = self._tenants[slot]
             if tenant.next is None:
                 self.joined.append((tenant.request, start))
-            elif tenant.next != start:
+            elif not tenant.next - tenant.drafted <= start <= tenant.next:
                 self.wrong.append(f"slot {slot} computes position {start} instead of {tenant.next}")
             tenant.next = start + count
+            tenant.drafted = 0 if batch.drafts is None else int((batch.drafts.slot == slot).sum())
             if start + count > len(tenant.tokens):
                 self.wrong.append(f"slot {slot} computes position {start + count - 1} of {len(tenant.tokens)} tokens")
 
@@ -272,6 +287,8 @@ class LedgerDevice:
         rows, width = len(batch.logit_entry), max(0, int(batch.logit_top.max(initial=-1)))
         tokens, failed = np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
         logprob = np.zeros(rows, np.float32)
+        # As they were computed, guesses included, of which those after the first wrong one are forgotten.
+        before = {slot: (list(self._tenants[slot].tokens), list(self._tenants[slot].chain)) for slot, _, _ in entries}
         for row, (entry, position, samples) in enumerate(
             zip(batch.logit_entry.tolist(), batch.logit_position.tolist(), batch.logit_sample.tolist(), strict=True)
         ):
@@ -280,13 +297,17 @@ class LedgerDevice:
             if not start <= position < start + count:
                 self.wrong.append(f"slot {slot} wants logits of position {position}, which is not computed")
             failed[row] = self.faults.nan.get(tenant.request.seed) == position
-            state = tenant.chain[position]
-            if samples:
-                token = sampled(state, tenant.request, position + 1, self._capacity.vocab_size)
-                del tenant.tokens[position + 1 :], tenant.chain[position + 1 :]
-                tenant.tokens.append(token)
-                tenant.chain.append(step_hash(state, token))
-            tokens[row] = tenant.tokens[position + 1]
+            known, chain = before[slot]
+            state = chain[position]
+            tokens[row] = token = (
+                sampled(state, tenant.request, position + 1, self._capacity.vocab_size)
+                if samples
+                else known[position + 1]
+            )
+            if samples and tenant.tokens[position + 1 : position + 2] != [token] and position < len(tenant.tokens):
+                if position + 1 < len(tenant.tokens):
+                    self._seen.append("a wrong guess taken back")
+                tenant.put(position + 1, token)
             logprob[row] = score(state, int(tokens[row]))
         return self._output(batch, tokens, failed, logprob, width)
 

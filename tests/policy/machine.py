@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.policy.audit import check_blocks, check_tree
+from tests.policy.foresight import Foresight, FreeRows
 from tests.policy.late_disk import LateDisk
 from tests.policy.late_forms import LateForms
 from tests.policy.ledger_device import Expected, LedgerDevice, chain_hashes, expected
@@ -50,6 +51,8 @@ class Shape:
     longest: int = 1
     host: int = 0
     disk: int = 0
+    wrong: int | None = None
+    """Every how many-th token is guessed wrongly, 0 for none; None: nothing is guessed."""
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Shape:
@@ -61,7 +64,8 @@ class Shape:
         slots, vocab = draw.choice([1, 2, 4, 6]), draw.choice([4, 1000])
         caching, longest = draw.random() < 0.85, draw.choice([1, 1, 7])
         host, disk = draw.choice([(0, 0), (0, 0), (6, 0), (30, 0), (12, 20), (8, 200)])
-        return cls(slots, size, counts, windows, vocab, budget, depth, caching, longest, host, disk)
+        wrong = draw.choice([None, None, 0, 2, 3, 7])
+        return cls(slots, size, counts, windows, vocab, budget, depth, caching, longest, host, disk, wrong)
 
 
 @dataclass
@@ -116,8 +120,11 @@ class World:
             ),
             disk=disk,
             forms=self.forms,
+            drafter=None if shape.wrong is None else Foresight(self.asked, shape.wrong, shape.block_size),
             fingerprint="machine",
         )
+        if self.engine._speculation is not None:
+            self.engine._speculation.cost = FreeRows()
         # No block was ever wanting, so none was ever evicted.
         self.roomy = True
         self.order = Order(self.engine, shape.budget, min(shape.blocks) > 150)

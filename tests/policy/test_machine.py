@@ -65,6 +65,8 @@ REACHED = {
     "steps under way: 2 or more",
     "swap: block copied down",
     "swap: block copied up",
+    "tokens guessed ahead",
+    "a wrong guess taken back",
 }
 
 
@@ -111,7 +113,8 @@ def shapes(draw):
     counts = tuple(blocks if w is None else max(blocks, (w + budget * depth) // size + 3) for w in windows)
     slots, caching = draw(st.sampled_from([1, 2, 4])), draw(st.booleans())
     host, disk = draw(st.sampled_from([(0, 0), (6, 0), (8, 20)]))
-    return Shape(slots, size, counts, windows, 4, budget, depth, caching, host=host, disk=disk)
+    wrong = draw(st.sampled_from([None, 0, 2, 5]))
+    return Shape(slots, size, counts, windows, 4, budget, depth, caching, host=host, disk=disk, wrong=wrong)
 
 
 class Machine(RuleBasedStateMachine):

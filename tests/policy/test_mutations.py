@@ -13,7 +13,7 @@ from tests.policy.machine import Shape
 from tests.policy.worlds import run_world
 
 from headrace.core.batch import BlockCopies
-from headrace.policy import intake, outcome, scheduler
+from headrace.policy import intake, outcome, scheduler, verification
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.block_pool import BlockPool
 from headrace.policy.budget import StepBudget
@@ -21,6 +21,7 @@ from headrace.policy.parking import Parking
 from headrace.policy.preemption import yielding
 from headrace.policy.queue import FairQueue, Line
 from headrace.policy.roster import Roster
+from headrace.policy.speculation import Speculation
 from headrace.policy.tiers import Tiers
 
 WORLDS = 60
@@ -33,6 +34,11 @@ SHAPES = [
     Shape(slots=6, block_size=4, blocks=(12,), vocab_size=1000, budget=16),
 ]
 CROWDED = SHAPES[-1]
+GUESSING = [
+    Shape(slots=4, block_size=4, blocks=(16,), vocab_size=4, budget=16, wrong=3),
+    Shape(slots=4, block_size=4, blocks=(600,), vocab_size=4, budget=64, depth=2, wrong=2),
+    Shape(slots=3, block_size=2, blocks=(40, 40), windows=(None, 5), vocab_size=1000, budget=16, depth=2, wrong=0),
+]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -248,7 +254,49 @@ def what_goes_down_is_copied_to_another_place(patch):
     patch.setattr(Tiers, "lower", lowered)
 
 
+def a_wrong_guess_is_kept(patch):
+    settle = outcome.settle_drafts
+
+    def settled(*step):
+        done = settle(*step)
+        return replace(done, keep=np.ones_like(done.keep))
+
+    patch.setattr(outcome, "settle_drafts", settled)
+
+
+def what_a_wrong_guess_computed_stays(patch):
+    settle = outcome.settle_drafts
+
+    def settled(state, speculation, step, output):
+        ends = step.ends.copy()
+        done = settle(state, speculation, step, output)
+        step.ends[:] = ends
+        return done
+
+    patch.setattr(outcome, "settle_drafts", settled)
+
+
+def guesses_after_a_stop_are_kept(patch):
+    patch.setattr(verification, "_stopping", lambda state, slot, tokens: np.zeros(len(tokens), np.bool_))
+
+
+def an_unproven_guess_is_built_upon(patch):
+    patch.setattr(Speculation, "holds", lambda self, state, slots: np.zeros(len(slots), np.bool_))
+
+
+def blocks_for_guesses_are_only_promised(patch):
+    patch.setattr(BlockManager, "grow_towards", lambda self, slots, ends, more: more)
+
+
+GUESSED: list[Plant] = [
+    a_wrong_guess_is_kept,
+    what_a_wrong_guess_computed_stays,
+    guesses_after_a_stop_are_kept,
+    an_unproven_guess_is_built_upon,
+    blocks_for_guesses_are_only_promised,
+]
 BUGS: list[Plant] = [
+    *GUESSED,
     a_damaged_block_is_taken_for_good,
     a_host_block_is_given_away_before_it_is_copied_up,
     what_goes_down_is_copied_to_another_place,
@@ -286,6 +334,7 @@ def test_a_planted_bug_is_found(plant, monkeypatch):
     # Policy's own assertions may fall first; a bug that cannot even be planted is none that was found.
     with pytest.raises((AssertionError, ValueError, LookupError)) as found:
         for seed in range(WORLDS):
-            shape = SHAPES[seed % len(SHAPES)]
+            shapes = GUESSING if plant in GUESSED else SHAPES
+            shape = shapes[seed % len(shapes)]
             run_world(seed, 250, Counter(), shape, crowd=shape is CROWDED)
     print(f"{plant.__name__}: {found.type.__name__}: {found.value} ({found.value.__notes__[-1]})")
