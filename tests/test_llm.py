@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 
@@ -217,3 +218,27 @@ def test_a_context_cut_by_a_small_cache_is_said(default_model, caplog):
     caplog.clear()
     LLM(model=str(default_model), num_kv_blocks=4, max_model_len=64, max_num_seqs=1)
     assert "is cut" not in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_it_computes_on_the_cores_that_its_process_may_use_and_refuses_more(default_model):
+    """In a process of its own, which is kept on one of them."""
+    script = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from headrace.core.config import Config
+from headrace.core.errors import ConfigError
+from headrace.launch import build_engine
+settings = {"model": sys.argv[1], "max_model_len": 64, "num_kv_blocks": 16}
+print(build_engine(Config(**settings).resolve()).ready.describe["threads"])
+try:
+    build_engine(Config(**settings, threads=2).resolve())
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(default_model)], capture_output=True, text=True, check=True
+    )
+    used, refused = done.stdout.splitlines()
+    assert used == "1"
+    assert refused.startswith("threads must be at most 1, the cores that this process may use")
