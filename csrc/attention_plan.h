@@ -24,13 +24,14 @@ struct AttentionPlan {
   };
 
   int group, heads, kv_heads, v_dim, window;
+  KVType type;
   std::vector<Tile> tiles;
   std::vector<KeyRun> key_runs;  // empty unless rows are taken in pieces
   std::vector<Pieces> pieces;
   Scratch partials;              // [key run][head][attention_partial_width]
 
-  AttentionPlan(int group_, const AttentionShape& shape, int v_dim_)
-      : group(group_), heads(shape.heads), kv_heads(shape.kv_heads), v_dim(v_dim_), window(shape.window) {}
+  AttentionPlan(int group_, const AttentionShape& shape, int v_dim_, KVType type_)
+      : group(group_), heads(shape.heads), kv_heads(shape.kv_heads), v_dim(v_dim_), window(shape.window), type(type_) {}
 
   bool serves(int group_, const AttentionShape& shape, int v_dim_) const {
     return group == group_ && heads == shape.heads && kv_heads == shape.kv_heads && v_dim == v_dim_ &&
@@ -43,6 +44,9 @@ struct AttentionPlan {
   ptrdiff_t key_run_stride() const { return static_cast<ptrdiff_t>(heads) * attention_partial_width(v_dim); }
 
   void prepare(const Step& step);
+
+ private:
+  void cut_tiles(const Step& step, int rows_per_tile);
 };
 
 }  // namespace headrace

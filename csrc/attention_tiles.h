@@ -7,7 +7,6 @@
 
 namespace headrace::HEADRACE_ISA {
 
-constexpr int kQueryTile = 6;   // queries of one register tile
 constexpr int kChunk = kLanes;  // tokens of one vector of keys
 // Floats from one query's scores to the next's: one line more than a run, lest all fall into the same cache sets.
 constexpr int kScoreStride = kAttentionScores;

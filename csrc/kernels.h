@@ -17,7 +17,8 @@ struct SamplingScratch;
 constexpr int kActivationGroup = 32;  // values along k that share one int8 scale
 constexpr int kTile = 16;             // outputs in one packed tile, on every instruction set
 constexpr int kSplit = 512;           // key positions in one run of attention (ops/program.py SPLIT)
-constexpr int kAttentionQueries = 24; // queries (row, head) that one pass of attention takes together
+constexpr int kAttentionQueries = 24; // queries (row, head) that one pass of attention takes together, at most
+constexpr int kQueryTile = 6;         // of those, as many as share what is read into registers
 constexpr int kAttentionScores = kSplit + 16;  // floats of scratch for one query's scores
 
 enum class Scheme : int { F32 = 0, BF16 = 1, Q8 = 2, Q4 = 3 };

@@ -15,9 +15,9 @@ namespace {
 constexpr int kRun = kActivationGroup;
 // Rows that share what it takes to unpack weights, while sums and weights still fit the registers.
 #if defined(HEADRACE_ISA_avx512)
-constexpr int kRowsAtOnce = 8;
+constexpr int kRowsAtOnce = 8, kLastRows = 8;
 #else
-constexpr int kRowsAtOnce = 4;
+constexpr int kRowsAtOnce = 4, kLastRows = 6;
 #endif
 constexpr ptrdiff_t kPrefetch = 2048;  // bytes of weights ahead: with few rows memory is what is waited for
 
@@ -112,7 +112,7 @@ class RowBlock {
     x_ = x;
     first_ = first;
     last_ = last;
-    for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
+    for_rows<kRowsAtOnce, kLastRows>(first, last, [&](auto at_once, int row) {
       constexpr int R = decltype(at_once)::value;
       if constexpr (R > 1) {
         interleave_quads<R>(x.q + static_cast<ptrdiff_t>(row) * x.k, x.k, q_ + at(row));
@@ -183,7 +183,7 @@ void linear(const QuantizedRows& x, int rows, const PackedMatrix& w, const Linea
     const int last = min_int(first + block, rows);
     groups.hold(x, first, last);
     for (int t = tile_begin; t < tile_end; ++t)
-      for_rows<kRowsAtOnce>(first, last, [&](auto at_once, int row) {
+      for_rows<kRowsAtOnce, kLastRows>(first, last, [&](auto at_once, int row) {
         constexpr int R = decltype(at_once)::value;
         finish_rows<scheme, Scale, R>(groups.template group<R>(row), tile_at(t), w, out, row, t * kTile);
       });

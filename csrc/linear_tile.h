@@ -19,7 +19,8 @@ HEADRACE_INLINE void finish_tile(F32x16 sum, const LinearOut& out, float* y, con
   store_part(y, out.accumulate ? fma(set1(out.scale), sum, load_part(y, count)) : sum, count);
 }
 
-// body(std::integral_constant<int, R>, row) over rows [begin, end): as many at once as kMost, the rest together.
+// body(std::integral_constant<int, R>, row) over rows [begin, end): kMost at once until kLast or fewer are left, which go
+// together. kLast is at least kMost.
 template <int R, class Body>
 HEADRACE_INLINE void rest_of_rows(int rest, int row, const Body& body) {
   if constexpr (R > 0) {
@@ -29,11 +30,11 @@ HEADRACE_INLINE void rest_of_rows(int rest, int row, const Body& body) {
       rest_of_rows<R - 1>(rest, row, body);
   }
 }
-template <int kMost, class Body>
+template <int kMost, int kLast = kMost, class Body>
 HEADRACE_INLINE void for_rows(int begin, int end, const Body& body) {
   int row = begin;
-  for (; row + kMost <= end; row += kMost) body(std::integral_constant<int, kMost>{}, row);
-  rest_of_rows<kMost - 1>(end - row, row, body);
+  for (; end - row > kLast; row += kMost) body(std::integral_constant<int, kMost>{}, row);
+  rest_of_rows<kLast>(end - row, row, body);
 }
 
 }  // namespace headrace::HEADRACE_ISA

@@ -58,7 +58,7 @@ std::vector<std::string> Program::op_names() const {
 const AttentionPlan& Program::plan_attention(int group, const AttentionShape& shape, int v_dim) {
   for (const auto& plan : plans_)
     if (plan->serves(group, shape, v_dim)) return *plan;
-  plans_.push_back(std::make_unique<AttentionPlan>(group, shape, v_dim));
+  plans_.push_back(std::make_unique<AttentionPlan>(group, shape, v_dim, groups_.at(group).type));
   return *plans_.back();
 }
 

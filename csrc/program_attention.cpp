@@ -7,19 +7,29 @@
 
 namespace headrace {
 
-void AttentionPlan::prepare(const Step& step) {
+void AttentionPlan::cut_tiles(const Step& step, int rows_per_tile) {
   const auto& entries = step.group_entries[group];
-  const int rows_per_tile = std::max(1, kAttentionQueries / shared());
   tiles.clear();
-  key_runs.clear();
-  pieces.clear();
-  int longest = 0;
-  for (int e = 0; e < step.entries; ++e) {
-    longest = std::max(longest, entries[e].start + entries[e].count);
-    // The last rows reach furthest: the longest tasks come first.
+  // The last rows reach furthest: the longest tasks come first.
+  for (int e = 0; e < step.entries; ++e)
     for (int end = entries[e].count; end > 0; end -= rows_per_tile)
       tiles.push_back({e, std::max(0, end - rows_per_tile), end});
-  }
+}
+
+void AttentionPlan::prepare(const Step& step) {
+  const auto& entries = step.group_entries[group];
+  int longest = 0;
+  for (int e = 0; e < step.entries; ++e) longest = std::max(longest, entries[e].start + entries[e].count);
+  key_runs.clear();
+  pieces.clear();
+  // Rows that are taken together read keys and values once, but widen them in memory if they fill more than one register
+  // tile: that pays for many rows of int8, never for bf16. And every thread should have some tasks.
+  const bool one_tile = type == KVType::BF16 && kQueryTile % shared() == 0;
+  int rows_per_tile = std::max(1, (one_tile ? kQueryTile : kAttentionQueries) / shared());
+  cut_tiles(step, rows_per_tile);
+  const auto are_few = [&](int each) { return static_cast<int>(tiles.size()) * kv_heads < each * step.threads; };
+  while (step.threads > 1 && rows_per_tile > 1 && are_few(rows_per_tile * shared() > kQueryTile ? 4 : 2))
+    cut_tiles(step, rows_per_tile /= 2);
   const int tasks = static_cast<int>(tiles.size()) * kv_heads;
   if (step.threads == 1 || longest <= kSplit || tasks >= 2 * step.threads) return;
   for (int e = 0; e < step.entries; ++e)
