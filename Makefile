@@ -64,7 +64,8 @@ kernels: $(VENV)/.build-tools
 SANITIZED = build/sanitize-$(SANITIZE)
 SANITIZER = $(foreach library,lib$(if $(findstring thread,$(SANITIZE)),tsan,asan).so libstdc++.so.6,$(shell \
     $${CXX:-c++} -print-file-name=$(library)))
-SANITIZED_ISAS = $(if $(shell grep -lw avx2 /proc/cpuinfo),avx2)$(if $(shell grep -lw avx512_vnni /proc/cpuinfo),;avx512)
+SANITIZED_ISAS = $(if $(shell grep -lw avx2 /proc/cpuinfo),avx2)$(if $(shell grep -lw avx_vnni /proc/cpuinfo),;avxvnni)$(if \
+    $(shell grep -lw avx512_vnni /proc/cpuinfo),;avx512)
 KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_cpu_invariance.py tests/ops/test_experts.py \
     tests/ops/test_packed_file.py tests/ops/test_sampling.py
 

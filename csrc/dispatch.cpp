@@ -13,6 +13,11 @@ namespace avx2 {
 const KernelTable& kernel_table();
 }
 #endif
+#ifdef HEADRACE_HAS_avxvnni
+namespace avxvnni {
+const KernelTable& kernel_table();
+}
+#endif
 #ifdef HEADRACE_HAS_avx512
 namespace avx512 {
 const KernelTable& kernel_table();
@@ -27,6 +32,9 @@ std::vector<std::string> cpu_features() {
   HEADRACE_FEATURE("avx2");
   HEADRACE_FEATURE("fma");
   HEADRACE_FEATURE("f16c");
+#ifdef HEADRACE_HAS_avxvnni
+  HEADRACE_FEATURE("avxvnni");
+#endif
   HEADRACE_FEATURE("avx512f");
   HEADRACE_FEATURE("avx512bw");
   HEADRACE_FEATURE("avx512dq");
@@ -52,6 +60,9 @@ std::vector<const KernelTable*> tables() {
 #ifdef HEADRACE_HAS_avx512
   if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx2", "fma", "f16c"}))
     found.push_back(&avx512::kernel_table());
+#endif
+#ifdef HEADRACE_HAS_avxvnni
+  if (has({"avxvnni", "avx2", "fma", "f16c"})) found.push_back(&avxvnni::kernel_table());
 #endif
 #ifdef HEADRACE_HAS_avx2
   if (has({"avx2", "fma", "f16c"})) found.push_back(&avx2::kernel_table());

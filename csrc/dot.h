@@ -39,41 +39,65 @@ HEADRACE_INLINE F32x16 load_half(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 
-#elif defined(HEADRACE_ISA_avx2)
+#elif defined(HEADRACE_ISA_avx2)  // avxvnni too
 
 using Quad = __m256i;
 struct Weights {
-  __m256i lo, hi;
-};
-struct Dot4 {  // int16: eight products of at most 2 * 15 * 127 fit
   __m256i lo, hi;
 };
 struct Dot8 {  // int32
   __m256i lo, hi;
 };
 
-constexpr float kOffset8 = 0.0f;
-
-HEADRACE_INLINE Dot4 no_dot4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 HEADRACE_INLINE Dot8 no_dot8() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 HEADRACE_INLINE Quad load_quad(const int8_t* q) {
   int32_t word;
   std::memcpy(&word, q, 4);
   return _mm256_set1_epi32(word);
 }
-HEADRACE_INLINE Weights load_q8(const uint8_t* p) {
+HEADRACE_INLINE Weights load_bytes(const uint8_t* p) {
   const __m256i* vectors = reinterpret_cast<const __m256i*>(p);
   return {_mm256_load_si256(vectors), _mm256_load_si256(vectors + 1)};
 }
 HEADRACE_INLINE void load_q4(const uint8_t* p, Weights& low, Weights& high) {
   const __m256i mask = _mm256_set1_epi8(15);
-  const Weights bytes = load_q8(p);
+  const Weights bytes = load_bytes(p);
   low = {_mm256_and_si256(bytes.lo, mask), _mm256_and_si256(bytes.hi, mask)};
   high = {_mm256_and_si256(_mm256_srli_epi16(bytes.lo, 4), mask),
           _mm256_and_si256(_mm256_srli_epi16(bytes.hi, 4), mask)};
 }
 // Adds in the order written: left alone, GCC reassociates the sums of a run and spills all of its products.
 HEADRACE_INLINE void in_order(__m256i& sum) { asm("" : "+x"(sum)); }
+HEADRACE_INLINE F32x16 to_float(Dot8 d) { return {_mm256_cvtepi32_ps(d.lo), _mm256_cvtepi32_ps(d.hi)}; }
+
+#if defined(HEADRACE_ISA_avxvnni)
+
+using Dot4 = Dot8;
+constexpr float kOffset8 = 128.0f;
+
+HEADRACE_INLINE Dot4 no_dot4() { return no_dot8(); }
+HEADRACE_INLINE Weights load_q8(const uint8_t* p) {
+  const __m256i offset = _mm256_set1_epi8(-128);
+  const Weights w = load_bytes(p);
+  return {_mm256_xor_si256(w.lo, offset), _mm256_xor_si256(w.hi, offset)};
+}
+HEADRACE_INLINE Dot4 dot(Dot4 d, Weights w, Quad a) {
+  d.lo = _mm256_dpbusd_avx_epi32(d.lo, w.lo, a);
+  d.hi = _mm256_dpbusd_avx_epi32(d.hi, w.hi, a);
+  in_order(d.lo);
+  in_order(d.hi);
+  return d;
+}
+
+#else
+
+struct Dot4 {  // int16: eight products of at most 2 * 15 * 127 fit
+  __m256i lo, hi;
+};
+constexpr float kOffset8 = 0.0f;
+
+HEADRACE_INLINE Dot4 no_dot4() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+HEADRACE_INLINE Weights load_q8(const uint8_t* p) { return load_bytes(p); }
 HEADRACE_INLINE Dot4 dot(Dot4 d, Weights w, Quad a) {
   d.lo = _mm256_add_epi16(d.lo, _mm256_maddubs_epi16(w.lo, a));
   d.hi = _mm256_add_epi16(d.hi, _mm256_maddubs_epi16(w.hi, a));
@@ -97,7 +121,9 @@ HEADRACE_INLINE F32x16 to_float(Dot4 d) {
   const __m256i ones = _mm256_set1_epi16(1);
   return {_mm256_cvtepi32_ps(_mm256_madd_epi16(d.lo, ones)), _mm256_cvtepi32_ps(_mm256_madd_epi16(d.hi, ones))};
 }
-HEADRACE_INLINE F32x16 to_float(Dot8 d) { return {_mm256_cvtepi32_ps(d.lo), _mm256_cvtepi32_ps(d.hi)}; }
+
+#endif
+
 HEADRACE_INLINE F32x16 load_half(const uint16_t* p) {
   const __m128i* vectors = reinterpret_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(vectors)), _mm256_cvtph_ps(_mm_loadu_si128(vectors + 1))};

@@ -11,7 +11,18 @@ from pathlib import Path
 
 from headrace.core.hardware import Hardware
 
-_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_int8")
+_FEATURES = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+)
 _FEATURES_ARM = ("asimd", "asimddp", "i8mm", "bf16", "sve")
 
 
