@@ -15,6 +15,8 @@ from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.null_executor import Faults, NullExecutor, expected_tokens
+from headrace.worker.drafters.by_name import lookup_drafter
+from headrace.worker.drafters.lookup import LookupDrafter
 
 VOCAB = 50
 
@@ -151,3 +153,33 @@ def test_a_request_that_breaks_in_the_middle_of_its_guesses_ends_alone():
         assert got["good"][0] == expected_tokens(good, VOCAB)
         assert got["bad"][0] == text[: len(got["bad"][0])]
         assert got["bad"][2] is FinishReason.ERROR
+
+
+@pytest.mark.usefixtures("free_rows")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_one_tenant_was_answered_is_guessed_for_nobody_else(depth):
+    """Asked the same, a tenant has its own earlier answer guessed; another tenant or salt what a stranger has."""
+    engine = Engine(NullExecutor(capacity(200)), Config(pipeline_depth=depth), drafter=lookup_drafter("suffix"))
+
+    def ask(name, tenant, salt=""):
+        before = engine.drafting.accepted
+        request = Request(name, [1, 2, 3], SamplingParams(), 40, seed=7, tenant=tenant, cache_salt=salt)
+        got, _ = run(engine, [request])
+        assert got[name][0] == expected_tokens(request, VOCAB)
+        return engine.drafting.accepted - before
+
+    first = ask("first", "a")
+    assert ask("again", "a") > first + 20
+    assert ask("other", "b") <= first
+    assert ask("salted", "a", "salt") <= first
+    assert ask("once more", "b") > first + 20
+
+
+def test_what_the_suffix_drafter_remembers_is_bounded_whatever_tenants_ask():
+    drafter = LookupDrafter(past_tokens=300)
+    engine = Engine(NullExecutor(capacity(200)), Config(), drafter=drafter)
+    for i in range(90):
+        run(engine, [Request(f"r{i}", [1, 2, i % 50], SamplingParams(), 30, seed=i, tenant=f"t{i % 80}")])
+    assert 200 < sum(len(text.tokens) for texts in drafter._past.values() for text in texts) <= 300
+    assert len(drafter._past) <= 64
+    assert len(drafter._own) <= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.server.fake_engine import VOCAB
 from tests.server.local_engine import LocalEngine, app_over
 from tests.server.serving import CHAT, COMPLETIONS, MODEL, events, http, user
@@ -89,3 +90,23 @@ async def test_a_request_that_wants_no_guesses_gets_none_and_its_usage_says_noth
         assert engine.engine.drafting.proposed == engine.engine.drafting.accepted > 0
         wrong = await client.post(path, json={**body, "num_speculative_tokens": -1})
         assert wrong.json()["error"]["param"] == "num_speculative_tokens"
+
+
+async def test_metrics_say_what_guessing_brings():
+    engine = LocalEngine(drafter=TwoRight())
+    async with app_over(engine) as app, http(app) as client:
+        await client.post(CHAT, json=user("Hello", **BODY))
+        text = (await client.get("/metrics")).text
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name.removeprefix("headrace:spec_decode_"), sample.labels.get("position")] = sample.value
+    did = engine.engine.drafting
+    assert found["num_drafts_total", None] == did.drafts > 0
+    assert found["num_draft_tokens_total", None] == did.proposed
+    assert found["num_accepted_tokens_total", None] == did.accepted
+    assert found["saved_seconds", None] == did.saved_seconds > 0
+    by_position = [found["num_accepted_tokens_per_pos_total", str(i)] for i in range(len(did.by_position))]
+    assert by_position == did.by_position
+    assert sum(by_position) == did.accepted
+    assert len(by_position) == 2
