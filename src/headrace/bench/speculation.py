@@ -108,22 +108,24 @@ def measure_speculation(
     batch, ...), what steps took by their rows, the share of answers that loop, and what to turn on. Raises EngineError
     if a method changes a token."""
     rows: list[dict[str, Any]] = []
-    looping = answers = 0
+    looping = answers = turn = 0
     for batch in batches:
         for category, asked in prompts.items():
             sums = {method: _Sum() for method in engines if method != PLAIN}
             for number, group in enumerate(groups(asked, batch, most)):
+                names = [method for method in engines if method != IN_VAIN or number == 0]
+                # Who runs after whom must not favour anyone.
+                turn += 1
                 runs = {
-                    method: _run(engine, group, output_len, eos_ids, clock, f"batch {batch}")
-                    for method, engine in engines.items()
-                    if method != IN_VAIN or number == 0
+                    method: _run(engines[method], group, output_len, eos_ids, clock, f"batch {batch}")
+                    for method in names[turn % len(names) :] + names[: turn % len(names)]
                 }
                 plain = runs[PLAIN]
                 loops = [looped(tokens) for tokens in plain.tokens]
                 looping, answers = looping + sum(loops), answers + len(loops)
-                for method, run in runs.items():
+                for method in names:
                     if method != PLAIN:
-                        _add(sums[method], method, plain, run, any(loops))
+                        _add(sums[method], method, plain, runs[method], any(loops))
                 progress(1)
             rows += [_row(method, category, batch, one) for method, one in sums.items()]
     kept = [row for row in rows if row["method"] != IN_VAIN]
