@@ -70,7 +70,7 @@ def test_a_slow_spell_changes_no_ratio():
 def test_what_guesses_took_is_forgotten_where_none_are_made():
     cost = learnt({1: 4e-3}, {2: 40e-3})
     assert cost.relative(1, 1)[1] > 5
-    for _ in range(2000):
+    for _ in range(4000):
         cost.observe(step(1), 4e-3)
     assert cost.relative(1, 1)[1] < 3
 

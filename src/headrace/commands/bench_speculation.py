@@ -27,6 +27,7 @@ from headrace.worker.drafters.by_name import lookup_drafter
 
 _METHODS = ("ngram", "suffix", "draft_model")
 _FEW_ROWS = 9
+_FEW_STEPS = 3
 
 
 @click.command()
@@ -152,7 +153,11 @@ def _show_rows(rows: list[dict[str, Any]]) -> None:
 def _show_steps(steps: list[dict[str, Any]]) -> None:
     for method in dict.fromkeys(one["method"] for one in steps):
         for guesses, kind in ((False, "without guesses"), (True, "with guesses")):
-            mine = [f"{s['rows']}: {s['ms']:.1f}" for s in steps if (s["method"], s["guesses"]) == (method, guesses)]
+            mine = [
+                f"{one['rows']}: {one['ms']:.1f}"
+                for one in steps
+                if (one["method"], one["guesses"]) == (method, guesses) and one["steps"] >= _FEW_STEPS
+            ]
             if mine:
                 click.echo(f"{method}: ms of a step {kind}, by rows: {', '.join(mine[:24])}")
 

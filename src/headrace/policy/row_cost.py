@@ -20,7 +20,7 @@ _REMEMBERED = 11
 _FRESH = 16
 """Measurements after which the curves are drawn anew."""
 _WARM = 8
-_LOOK_AGAIN = 4
+_LOOK_AGAIN = 16
 """Times that curves are drawn without a step with guesses, after which the oldest of those are forgotten."""
 _PACE_WEIGHT = 0.1
 _FASTEST, _SLOWEST = 0.5, 2.0
