@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tests.policy.machine import Shape
 from tests.policy.worlds import run_world
 
@@ -78,7 +79,7 @@ def a_hit_counts_a_token_too_many(patch):
 
     def found(self, salt, tokens, most, running=None, **rest):
         hit = lookup(self, salt, tokens, most, running, **rest)
-        return replace(hit, tokens=hit.tokens + 1) if hit.tokens % self.block_size else hit
+        return structs.replace(hit, tokens=hit.tokens + 1) if hit.tokens % self.block_size else hit
 
     patch.setattr(BlockManager, "lookup", found)
 

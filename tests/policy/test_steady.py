@@ -1,7 +1,5 @@
 """A repeated step is the step that would have been planned anew: the same batches, array for array."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from tests.engine.engine_driver import capacity, request, run
@@ -33,14 +31,14 @@ def batches(depth, windows):
 
 
 def flat(batch):
-    for field in dataclasses.fields(batch):
-        value = getattr(batch, field.name)
-        if field.name == "edits":
-            yield from ((f"edits.{one.name}", getattr(value, one.name)) for one in dataclasses.fields(value))
-        elif field.name == "joins":
+    for name in batch.__struct_fields__:
+        value = getattr(batch, name)
+        if name in ("edits", "copies"):
+            yield from ((f"{name}.{one}", getattr(value, one)) for one in value.__struct_fields__)
+        elif name == "joins":
             yield "joins", np.array([join.slot for join in value])
         else:
-            yield field.name, np.asarray(value)
+            yield name, np.asarray(value)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

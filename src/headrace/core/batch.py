@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from headrace.core.disk import DiskTransfer
 from headrace.core.request import SamplingParams
@@ -25,8 +26,7 @@ WordArray = npt.NDArray[np.uint32]
 EMPTY: IntArray = np.zeros(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotJoin:
+class SlotJoin(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A request takes a slot. tokens: all its known tokens, prompt first (int32 [known]); the first prompt_len
     are the prompt. Penalties, seeds and positions derive from these alone, so a resumed request continues
     exactly. eos_ids and stop_token_ids may not be sampled before min_tokens outputs exist."""
@@ -40,19 +40,17 @@ class SlotJoin:
     eos_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockEdits:
+class BlockEdits(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Block-table writes, in order: table[group][slot, index] = block. epoch is the block's epoch."""
 
-    slot: IntArray = field(default_factory=lambda: EMPTY)
-    group: IntArray = field(default_factory=lambda: EMPTY)
-    index: IntArray = field(default_factory=lambda: EMPTY)
-    block: IntArray = field(default_factory=lambda: EMPTY)
-    epoch: IntArray = field(default_factory=lambda: EMPTY)
+    slot: IntArray = EMPTY
+    group: IntArray = EMPTY
+    index: IntArray = EMPTY
+    block: IntArray = EMPTY
+    epoch: IntArray = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class TokenMasks:
+class TokenMasks(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Which tokens may be sampled. bits uint32 [masks, ceil(vocab / 32)]: bit t % 32 of word t // 32 is token t's.
     row int32 [logit rows]: which mask holds for a row, -1 for none."""
 
@@ -68,19 +66,20 @@ class CopyKind(enum.IntEnum):
     UP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCopies:
+class BlockCopies(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Whole blocks to copy, one after the other in this order: block source[i] of a group to destination[i], each in
     the tier that kind[i] (a CopyKind) says. A later copy may read or write what an earlier one wrote or read."""
 
-    kind: IntArray = field(default_factory=lambda: EMPTY)
-    group: IntArray = field(default_factory=lambda: EMPTY)
-    source: IntArray = field(default_factory=lambda: EMPTY)
-    destination: IntArray = field(default_factory=lambda: EMPTY)
+    kind: IntArray = EMPTY
+    group: IntArray = EMPTY
+    source: IntArray = EMPTY
+    destination: IntArray = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTokens:
+NO_EDITS, NO_COPIES = BlockEdits(), BlockCopies()
+
+
+class DraftTokens(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Guesses, int32 [drafts]: token[i] stands at position[i] of slot[i] for this step, until it is sampled over."""
 
     slot: IntArray
@@ -88,8 +87,7 @@ class DraftTokens:
     token: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, gc=False, eq=False):
     """One step. Entry i computes positions starts[i] .. starts[i]+counts[i]-1 of slot slots[i]; the flat rows of
     the step are these, entry after entry.
 
@@ -116,8 +114,8 @@ class Batch:
     logit_top: IntArray
     leaves: tuple[int, ...] = ()
     joins: tuple[SlotJoin, ...] = ()
-    edits: BlockEdits = field(default_factory=BlockEdits)
-    copies: BlockCopies = field(default_factory=BlockCopies)
+    edits: BlockEdits = NO_EDITS
+    copies: BlockCopies = NO_COPIES
     transfers: tuple[DiskTransfer, ...] = ()
     steps: int = 1
     drafts: DraftTokens | None = None
@@ -128,7 +126,7 @@ class Batch:
 
     def without_changes(self) -> Batch:
         """The same to compute, with nothing to apply before it."""
-        return replace(self, leaves=(), joins=(), edits=BlockEdits(), copies=BlockCopies(), transfers=())
+        return structs.replace(self, leaves=(), joins=(), edits=NO_EDITS, copies=NO_COPIES, transfers=())
 
     def one_by_one(self) -> Iterator[Batch]:
         """The single steps that this batch stands for, in order; what is to be applied comes with the first."""
@@ -136,7 +134,7 @@ class Batch:
             yield self
             return
         for later in range(self.steps):
-            one = replace(
+            one = structs.replace(
                 self,
                 starts=self.starts + np.int32(later),
                 logit_position=self.logit_position + np.int32(later),
@@ -145,8 +143,7 @@ class Batch:
             yield one if later == 0 else one.without_changes()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOutput:
+class BatchOutput(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What a Batch brought, row by row in the order of its logit rows; of several steps, step after step.
 
     tokens int32 [m]: the sampled (or scored) token. failed bool [m]: the logits were not finite, or what reasons
@@ -162,4 +159,4 @@ class BatchOutput:
     rank: IntArray | None = None
     top_ids: IntArray | None = None
     top_logprobs: FloatArray | None = None
-    reasons: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = {}

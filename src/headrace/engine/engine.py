@@ -196,7 +196,7 @@ class Engine:
         """Begin a step unless enough are under way or nothing can move. False if none was begun."""
         if len(self._scheduler.steps) >= self._depth:
             return False
-        for request_id, message in self._admission.late(now):
+        for request_id, message in self._admission.late(now) if self._admission.has_deadlines else ():
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
         self._blocks.clock(now)
         self._take_results(0.0)
@@ -331,6 +331,11 @@ class Engine:
     def row_costs(self) -> list[tuple[int, bool, float, int]]:
         """What steps took lately, if that is learnt: rows, whether some were guesses, seconds, of how many steps."""
         return [] if self._speculation is None else self._speculation.cost.measured()
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request had to give way so far."""
+        return self._scheduler.counters.preemptions
 
     @property
     def has_work(self) -> bool:

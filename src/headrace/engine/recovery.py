@@ -6,10 +6,10 @@ Relies on the executor's promise that a step that raised has only applied its le
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 
 import numpy as np
+from msgspec import structs
 
 from headrace.core.batch import Batch, BatchOutput, BoolArray, DraftTokens, IntArray
 from headrace.core.errors import EngineError
@@ -65,7 +65,7 @@ def subset(batch: Batch, entries: IntArray, rows: IntArray) -> Batch:
     """The batch of these entries and logit rows alone, with nothing to apply."""
     place = np.full(len(batch.slots), -1, np.int32)
     place[entries] = np.arange(len(entries))
-    return dataclasses.replace(
+    return structs.replace(
         batch.without_changes(),
         slots=batch.slots[entries],
         starts=batch.starts[entries],
@@ -84,17 +84,17 @@ def _drafts_of(drafts: DraftTokens, slots: IntArray) -> DraftTokens:
 
 
 def _place(whole: dict[str, np.ndarray], output: BatchOutput, rows: IntArray, num_rows: int) -> None:
-    for field in dataclasses.fields(BatchOutput):
-        part = getattr(output, field.name)
-        if field.name in ("step", "reasons") or part is None:
+    for name in BatchOutput.__struct_fields__:
+        part = getattr(output, name)
+        if name in ("step", "reasons") or part is None:
             continue
         width = part.shape[1:]
-        seen = whole.get(field.name)
+        seen = whole.get(name)
         if seen is None or seen.shape[1:] < width:
             wider = np.zeros((num_rows, *width), part.dtype)
             if seen is not None:
                 wider[:, : seen.shape[1]] = seen
-            seen = whole[field.name] = wider
+            seen = whole[name] = wider
         if width:
             seen[rows, : width[0]] = part
         else:

@@ -201,23 +201,24 @@ class Admission:
     def _check_tokens(self, request: Request) -> None:
         if not request.prompt_ids:
             raise RequestError("prompt must have at least one token", param="prompt")
-        low, high = _range(request.prompt_ids)
-        if request.output_ids:
-            low, high = min(low, *request.output_ids), max(high, *request.output_ids)
-        if low < 0 or high >= self._vocab_size:
+        known = (request.prompt_ids, request.output_ids)
+        strange = next((token for ids in known for token in _outside(ids, self._vocab_size)), None)
+        if strange is not None:
             raise RequestError(
-                f"prompt: {low if low < 0 else high} is not a token id of this model (0 to {self._vocab_size - 1})",
+                f"prompt: {strange} is not a token id of this model (0 to {self._vocab_size - 1})",
                 param="prompt",
             )
         request.params.check_vocabulary(self._vocab_size)
 
 
-def _range(tokens: Sequence[int]) -> tuple[int, int]:
-    """The least and the greatest of at least one token."""
-    if isinstance(tokens, array):
-        values = np.frombuffer(tokens, np.int32)
-        return int(values.min()), int(values.max())
-    return min(tokens), max(tokens)
+def _outside(tokens: Sequence[int], size: int) -> Sequence[int]:
+    """Of these tokens the least and the greatest that are no ids of a vocabulary of this size."""
+    if not tokens:
+        return ()
+    # As unsigned numbers, negative ones are the greatest.
+    if isinstance(tokens, array) and int(np.frombuffer(tokens, np.uint32).max()) < size:
+        return ()
+    return [token for token in (min(tokens), max(tokens)) if not 0 <= token < size]
 
 
 def _told(seconds: float) -> str:

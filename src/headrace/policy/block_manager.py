@@ -11,9 +11,9 @@ are any (offloading.py), and comes back from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from headrace.core.batch import EMPTY, BlockCopies, BlockEdits, CopyKind, IntArray
 from headrace.core.disk import DiskResult, DiskTransfer
@@ -150,7 +150,7 @@ class BlockManager:
                 return (
                     hit
                     if hit.tokens > known * self.block_size
-                    else replace(hit, awaits=slot, awaited=known * self.block_size)
+                    else structs.replace(hit, awaits=slot, awaited=known * self.block_size)
                 )
             self.remember(slot, running.tokens[slot, : done * self.block_size])
             match = self.cache.walk(salt, data)
@@ -220,7 +220,8 @@ class BlockManager:
         self._chain[slot] = chain
         if hit.lower is not None and hit.match is not None:
             self._raise(slot, hit.lower)
-            self._enter(slot, hit.match.data[: whole * 4 * self.block_size], whole, ending=False)
+            width = 4 * self.block_size
+            self._enter(slot, hit.match.data[chain * width : whole * width], chain, whole, ending=False)
         if hit.part is not None:
             for pool, source in zip(self.pools, hit.part.tolist(), strict=True):
                 pool.touch(np.array([source], np.int32))
@@ -311,12 +312,14 @@ class BlockManager:
 
     def grow(self, slots: IntArray, needed: IntArray) -> bool:
         """Give each slot blocks for its first `needed` positions, all or nothing. False: there are not enough."""
-        short = needed > self._capacity.take(slots)
-        if not np.count_nonzero(short):
+        short = (needed > self._capacity.take(slots)).nonzero()[0]
+        if not len(short):
             return True
-        slots = slots[short]
-        start = self._capacity[slots] // self.block_size
-        count = (needed[short] + (self.block_size - 1)) // self.block_size - start
+        if len(short) == 1:
+            return self.grow_one(int(slots[short[0]]), int(needed[short[0]]))
+        slots = slots.take(short)
+        start = self._capacity.take(slots) // self.block_size
+        count = (needed.take(short) + (self.block_size - 1)) // self.block_size - start
         total = int(count.sum())
         if total != len(slots):
             ends = np.cumsum(count)
@@ -374,19 +377,20 @@ class BlockManager:
         if self.cache is None or self._tip[slot] is None:
             return
         full, rest = divmod(len(tokens), self.block_size)
-        if full > int(self._chain[slot]):
-            self._enter(slot, tokens[: full * self.block_size].tobytes(), full, ending=ending)
+        if full > (known := int(self._chain[slot])):
+            new = tokens[known * self.block_size : full * self.block_size]
+            self._enter(slot, new.tobytes(), known, full, ending=ending)
             self.version += 1
         if ending and rest:
             own, tip = self._tables[:, slot, full : full + 1].copy(), self._tip[slot]
             assert tip is not None
             self._settle(slot, self.cache.insert_part(tip, tokens[full * self.block_size :].tobytes(), own), True)
 
-    def _enter(self, slot: int, data: bytes, full: int, *, ending: bool) -> None:
-        """Enter a slot's first `full` blocks, from where its chain ends; data: their tokens from the start."""
-        tip, known = self._tip[slot], int(self._chain[slot])
+    def _enter(self, slot: int, data: bytes, known: int, full: int, *, ending: bool) -> None:
+        """Enter a slot's blocks from `known`, where its chain ends, to `full`; data: their tokens."""
+        tip = self._tip[slot]
         assert self.cache is not None and tip is not None
-        done = self.cache.insert(tip, data[known * 4 * self.block_size :], self._own(slot, known, full), slot)
+        done = self.cache.insert(tip, data, self._own(slot, known, full), slot)
         self._tip[slot] = done.tip
         self._chain[slot] = full
         self._settle(slot, done, ending)

@@ -38,8 +38,10 @@ class StepBudget:
 
     def take_singles(self, starts: IntArray, wanting: IntArray) -> IntArray:
         """Tokens for entries that want one (wanting: 0 or 1, int32 [n]), in order while tokens last."""
-        counts = wanting if int(wanting.sum()) <= self.left else np.where(np.cumsum(wanting) <= self.left, wanting, 0)
-        taken = int(counts.sum())
+        counts, taken = wanting, int(wanting.sum())
+        if taken > self.left:
+            counts = np.where(np.cumsum(wanting) <= self.left, wanting, 0)
+            taken = int(counts.sum())
         self.left -= taken
         if self._target is not None:
             context = int((starts * counts).sum(dtype=np.int64)) + taken

@@ -8,13 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.core.batch import BlockCopies, BlockEdits, CopyKind, IntArray
+from headrace.core.batch import NO_COPIES, NO_EDITS, BlockCopies, BlockEdits, CopyKind, IntArray
 
 CopyNow = Callable[[CopyKind, int, int, int], bool]
 """Makes a copy (kind, group, source, destination) at once; False if it is not its own to make."""
-
-_NO_EDITS = BlockEdits()
-_NO_COPIES = BlockCopies()
 
 
 class DeviceOrders:
@@ -37,7 +34,7 @@ class DeviceOrders:
     def take_edits(self) -> BlockEdits:
         """Those since the last call."""
         if not self._edits:
-            return _NO_EDITS
+            return NO_EDITS
         edits, self._edits = self._edits, []
         if len(edits) == 1:
             slots, group, index, blocks, epochs = edits[0]
@@ -53,7 +50,7 @@ class DeviceOrders:
     def take_copies(self) -> BlockCopies:
         """Those since the last call."""
         if not self._copies:
-            return _NO_COPIES
+            return NO_COPIES
         columns = np.array(self._copies, np.int32).T.copy()
         self._copies = []
         return BlockCopies(*columns)

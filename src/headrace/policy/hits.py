@@ -4,8 +4,7 @@ read back, in whatever tiers they are, to the token where the device has them. A
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from headrace.core.batch import BoolArray, IntArray
@@ -18,8 +17,7 @@ from headrace.policy.slots import Slots
 from headrace.policy.tiers import ON_DISK, Tiers
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A usable prefix. tokens: its length; blocks int32 [groups, n]: its whole blocks, ABSENT where no later position
     sees them or a lower tier has them. lower int32 [groups, n]: what the host has of these (host blocks), ON_DISK, or
     ABSENT; None if all are on the device; names: of the n blocks from first_name on. part int32 [groups]: the blocks
@@ -120,6 +118,8 @@ class Hits:
     def _usable(self, lacking: BoolArray) -> int:
         """Most whole blocks from the start that can be read back; lacking bool [groups, n]."""
         length: int = lacking.shape[1]
+        if not np.count_nonzero(lacking):
+            return length
         for group, window in enumerate(self._windows):
             gaps = np.flatnonzero(lacking[group, :length])
             if window is None and len(gaps):

@@ -20,6 +20,9 @@ class Holdup(enum.StrEnum):
     FORM = "form"
 
 
+_REASONS = tuple(Holdup)
+
+
 def holdup(*, queued: int, parked: int, forming: int = 0, free_slots: int, tokens_left: bool) -> Holdup:
     """What held up who is still waiting after a step was planned. parked: those that wait for another's prefix or,
     `forming` of them, for their form."""
@@ -34,25 +37,27 @@ class HoldupClock:
     """Seconds that each reason has held. Times are on the engine's clock."""
 
     def __init__(self) -> None:
-        self._spent = dict.fromkeys(Holdup, 0.0)
-        self._reason = Holdup.STEP
+        self._spent = [0.0] * len(_REASONS)
+        self._place = _REASONS.index(Holdup.STEP)
         self._since = 0.0
 
     @property
     def reason(self) -> Holdup:
-        return self._reason
+        return _REASONS[self._place]
 
     def hold(self, reason: Holdup, now: float) -> None:
         """From now on this is what holds up the queue."""
-        self._spent[self._reason] += max(0.0, now - self._since)
-        self._reason, self._since = reason, now
+        if reason is not _REASONS[self._place]:
+            self._spent[self._place] += max(0.0, now - self._since)
+            self._place, self._since = _REASONS.index(reason), now
 
     def read(self, now: float) -> tuple[float, ...]:
         """Seconds by reason until now, for since()."""
-        running = max(0.0, now - self._since)
-        return tuple(spent + running * (reason is self._reason) for reason, spent in self._spent.items())
+        spent = self._spent.copy()
+        spent[self._place] += max(0.0, now - self._since)
+        return tuple(spent)
 
     def since(self, earlier: tuple[float, ...], now: float) -> dict[Holdup, float]:
         """Seconds by reason since an earlier read, without those that did not come up."""
-        spent = zip(Holdup, self.read(now), earlier, strict=True)
+        spent = zip(_REASONS, self.read(now), earlier, strict=True)
         return {reason: late - early for reason, late, early in spent if late > early}

@@ -7,8 +7,8 @@ classes give way (preemption.py), unless even that would not make it fit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from headrace.core.batch import EMPTY, IntArray, SlotJoin
@@ -29,8 +29,7 @@ _LOOK_AGAIN = 16
 _FOREVER = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Newcomer:
+class Newcomer(msgspec.Struct, frozen=True, gc=False):
     """A request that joined, and the positions that its first step computes."""
 
     join: SlotJoin
@@ -167,7 +166,9 @@ class Intake:
         count = budget.offer(hit.tokens, sequence.needed - hit.tokens)
         budget.take(hit.tokens, count)
         join = self._roster.join(sequence, hit)
-        if self._promised is not None:
+        if not len(self._roster.queue):
+            self._promised = None
+        elif self._promised is not None:
             slot = _int32([join.slot])
             lacking = self._roster.blocks.lacking(slot, self._roster.slots.start[slot])
             self._promised = [a + b for a, b in zip(self._promised, lacking, strict=True)]
@@ -186,6 +187,8 @@ class Intake:
         return roster.blocks.fits(hit, sequence.needed, reserve, promised, without)
 
     def _lacking(self, behind: IntArray) -> list[int]:
+        if not len(behind):
+            return [0] * len(self._roster.blocks.pools)
         return self._roster.blocks.lacking(behind, self._roster.slots.start[behind])
 
 

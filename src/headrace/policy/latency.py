@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from headrace.core.batch import Batch, BoolArray
 
 Matrix = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(msgspec.Struct, frozen=True, gc=False):
     """tokens: positions computed. requests: entries. decode_context: KV positions read by entries of one token.
     prefill_pairs: pairs of query and key of the longer entries. logit_rows: distributions computed, of which
     sampled_rows draw a token. longer: how many entries have more than one token; 0 where nobody counted them."""
@@ -84,7 +85,7 @@ class StepWork:
 
     def later(self, steps: int) -> StepWork:
         """The work of the same decodes so many steps later."""
-        return replace(self, decode_context=self.decode_context + steps * self.requests)
+        return structs.replace(self, decode_context=self.decode_context + steps * self.requests)
 
 
 Prior = Callable[[StepWork], float]

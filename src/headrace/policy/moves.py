@@ -4,14 +4,13 @@ these, so that the scheduler knows of neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.core.request import FinishReason, RequestState
 from headrace.policy.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What the sequence became. by: who needed its place, if it was preempted for another; swapped: what it had
     computed was moved aside rather than given up. reason: why it ended."""
 

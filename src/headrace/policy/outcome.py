@@ -56,17 +56,19 @@ def take_in(
         _catch_up(roster, sampled, index, sent)
     if not len(sampled) and not step.scored:
         return sent
-    top = state.top.take(sampled)
-    for i in np.flatnonzero(top >= 0).tolist():
-        sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
+    if state.reporting:
+        top = state.top.take(sampled)
+        for i in np.flatnonzero(top >= 0).tolist():
+            sent[i].logprobs = [deltas.logprobs(output, int(rows[i]), int(top[i]))]
     ending = index >= state.last.take(sampled)
-    ending |= (state.stops.take(sampled, axis=0) == tokens[:, None]).any(axis=1)
+    if state.stopping:
+        ending |= (state.stops.take(sampled, axis=0) == tokens[:, None]).any(axis=1)
     ending |= failed
     if state.many_stops:
         ending |= _among_many(roster, sampled, tokens)
     if step.scored:
         _take_scores(roster, step, set(slots.tolist()), output, sent)
-    for i in np.flatnonzero(ending).tolist():
+    for i in ending.nonzero()[0].tolist():
         slot = int(sampled[i])
         if state.sequences[slot] is None:
             continue
@@ -121,11 +123,13 @@ def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[Outpu
     """take_in() of several steps taken as one, in which requests end by their length alone, and in the last. Raises
     ValueError if one would end otherwise: the device allowed more steps at once than it could."""
     state, steps = roster.slots, step.batch.steps
-    alive = step.alive(state.serial)
-    tokens, failed = output.tokens.reshape(steps, -1)[:, alive], output.failed.reshape(steps, -1)[:, alive]
-    slots, ends = step.batch.slots[alive], step.ends[alive]
-    stops = state.stops.take(slots, axis=0)
-    if np.count_nonzero(failed) or any(np.count_nonzero(tokens == column) for column in stops.T if column.max() >= 0):
+    tokens, failed = output.tokens.reshape(steps, -1), output.failed.reshape(steps, -1)
+    slots, ends = step.batch.slots, step.ends
+    if step.departures != roster.departures:
+        alive = step.alive(state.serial)
+        tokens, failed, slots, ends = tokens[:, alive], failed[:, alive], slots[alive], ends[alive]
+    stops = state.stops.take(slots, axis=0).T if state.stopping else ()
+    if np.count_nonzero(failed) or any(np.count_nonzero(tokens == column) for column in stops if column.max() >= 0):
         raise ValueError(f"step {step.batch.step}: a request ends within {steps} steps that were taken as one")
     state.done[slots] = ends
     index = ends + np.arange(1 - steps, 1, dtype=np.int32)[:, None]
@@ -133,7 +137,7 @@ def _take_in_many(roster: Roster, step: Step, output: BatchOutput) -> list[Outpu
     roster.counters.generated_tokens += tokens.size
     sent = list(map(OutputDelta, state.request_ids.take(slots).tolist(), tokens.T.tolist()))
     if step.final:
-        for i in np.flatnonzero(ends >= state.last.take(slots)).tolist():
+        for i in (ends >= state.last.take(slots)).nonzero()[0].tolist():
             roster.end(state[int(slots[i])], sent[i], FinishReason.LENGTH)
     return sent
 
@@ -158,7 +162,7 @@ def _catch_up(roster: Roster, sampled: IntArray, index: IntArray, sent: list[Out
         roster.blocks.remember(slot, state.tokens[slot, : min(done, start)])
         if done >= start:
             roster.behind.remove(slot)
-    for i in np.flatnonzero(index == state.start.take(sampled)).tolist():
+    for i in (index == state.start.take(sampled)).nonzero()[0].tolist():
         sent[i].cached_tokens = max(0, state[int(sampled[i])].cached_tokens)
 
 

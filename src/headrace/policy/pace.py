@@ -57,7 +57,7 @@ class Pace:
         first, last = int(point[0]), int(point[-1])
         for one in range(first, last + 1):
             start, slope = self._line(requests, one)
-            here = slice(*np.searchsorted(point, (one, one + 1)))
+            here = slice(*point.searchsorted((one, one + 1))) if first < last else slice(None)
             seconds[here] = start + slope * beyond[here]
         return seconds
 

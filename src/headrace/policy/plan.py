@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 
 from headrace.core.batch import IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, gc=False, eq=False):
     """Entry i: slot slots[i] computes counts[i] positions from starts[i] on; all int32 [n]. held_back: slots that want
     several tokens and get theirs after waiting requests of better classes have had their chance."""
 
@@ -24,18 +22,20 @@ class Plan:
         if np.count_nonzero(self.counts) == len(self.counts):
             return self
         moving = self.counts > 0
-        return replace(self, slots=self.slots[moving], starts=self.starts[moving], counts=self.counts[moving])
+        return Plan(self.slots[moving], self.starts[moving], self.counts[moving], self.held_back)
 
     def adding(self, entries: list[tuple[int, int, int]]) -> Plan:
         """With more entries: (slot, start, count)."""
         if not entries:
             return self
-        slots, starts, counts = np.array(entries, np.int32).T
-        return replace(
-            self,
-            slots=np.concatenate([self.slots, slots]),
-            starts=np.concatenate([self.starts, starts]),
-            counts=np.concatenate([self.counts, counts]),
+        slots, starts, counts = np.array(entries, np.int32).T.copy()
+        if not len(self.slots):
+            return Plan(slots, starts, counts, self.held_back)
+        return Plan(
+            np.concatenate([self.slots, slots]),
+            np.concatenate([self.starts, starts]),
+            np.concatenate([self.counts, counts]),
+            self.held_back,
         )
 
     def without(self, gone: list[int]) -> Plan:

@@ -367,10 +367,12 @@ class RadixCache:
     def _own(self, node: Node, blocks: IntArray, first: int) -> list[tuple[int, IntArray]]:
         """Take note whose these blocks are; returns (group, blocks that are there)."""
         owned: list[tuple[int, IntArray]] = []
-        for group, row in enumerate(blocks):
-            index = np.arange(first, first + len(row), dtype=np.int32)
-            if int(row.min()) == ABSENT:
-                index, row = index[row != ABSENT], row[row != ABSENT]
+        span: IntArray = np.arange(first, first + blocks.shape[1], dtype=np.int32)
+        for group in range(self._groups):
+            index, row = span, blocks[group]
+            there = row != ABSENT
+            if np.count_nonzero(there) < len(row):
+                index, row = index[there], row[there]
             self._owners[group][row] = node
             self._index[group][row] = index
             owned.append((group, row))
@@ -446,8 +448,7 @@ def _token(key: bytes, at: int) -> tuple[int, ...]:
 
 def common(a: bytes, b: bytes) -> int:
     """Bytes that two runs of tokens have in common from their start, in whole tokens."""
-    size = min(len(a), len(b))
-    if a[:size] == b[:size]:
-        return size
-    differ = np.frombuffer(a, np.int32, size // 4) != np.frombuffer(b, np.int32, size // 4)
-    return 4 * int(differ.argmax())
+    size = min(len(a), len(b)) // 4
+    differ = np.frombuffer(a, np.int32, size) != np.frombuffer(b, np.int32, size)
+    at = int(differ.argmax()) if size else 0
+    return 4 * at if size and differ[at] else 4 * size

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,8 +15,7 @@ from headrace.policy.latency import Prior, StepWork
 Numbers = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True, gc=False):
     """waiting: requests that have not begun. tokens: known ones yet to be computed, of those and of running requests.
     running: requests with a slot. blocks_used of blocks_total hold what running requests need."""
 

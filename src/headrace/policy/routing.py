@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +21,7 @@ TYPICAL_ANSWER = 256
 """Tokens of an answer, where nobody knows how long it will be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """A request that is to be placed. tokens: of its prompt. names: of its prompt's whole blocks, each of which stands
     for all tokens up to its end (chain.py); draws: two numbers from 0 to below 1."""
 
@@ -159,7 +158,7 @@ class PrefixIndex:
     def _members(self, mask: int) -> npt.NDArray[np.bool_]:
         """bool [replicas]."""
         data = np.frombuffer(mask.to_bytes(self._bytes, "little"), np.uint8)
-        return np.unpackbits(data, count=self._replicas, bitorder="little").astype(np.bool_)
+        return np.unpackbits(data, count=self._replicas, bitorder="little").view(np.bool_)
 
 
 class Assumed:

@@ -309,7 +309,7 @@ class Scheduler:
             return Plan(slots, starts, budget.take_singles(starts, wanted), EMPTY)
         counts = budget.take_singles(starts, np.where(wanted == 1, wanted, 0))
         head = None if self._intake.hopeless(self._num_steps) else self.queue.peek()
-        longer = np.flatnonzero(wanted > 1)
+        longer = (wanted > 1).nonzero()[0]
         for n, i in enumerate(longer.tolist()):
             if head is not None and head.effective < state.rank[slots[i]]:
                 return Plan(slots, starts, counts, held_back=slots[longer[n:]])
@@ -359,7 +359,7 @@ class Scheduler:
         ends = starts + counts
         placed = drafted = None
         if steady is None:
-            entries = np.flatnonzero(ends == state.known.take(slots)).astype(np.int32)
+            entries = (ends == state.known.take(slots)).nonzero()[0].astype(np.int32)
             everywhere = len(entries) == len(slots)
             sampled = slots if everywhere else slots[entries]
             index = ends if everywhere else ends[entries]
@@ -372,7 +372,7 @@ class Scheduler:
             state.drafting[slots] = drafted > 0
             counts, ends = counts + drafted, ends + drafted
         state.computed[slots] = ends
-        state.known[sampled] = state.computed[sampled] + 1
+        state.known[sampled] = index + 1 if drafts is None else state.computed.take(sampled) + 1
         rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
         if self._roster.scoring:
             rows = self._roster.scoring.add_rows(rows, slots, starts, ends)

@@ -62,17 +62,20 @@ class Slots:
         self._tickets: npt.NDArray[np.int64] = np.full(num_slots, FREE, np.int64)
         self._order: IntArray | None = None
         self._worst = _BEST
-        self._stopping = False  # whether any request had a stop so far
+        # Whether any request so far had a stop, and whether any asked for log-probabilities.
+        self.stopping = self.reporting = False
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
     def order(self) -> IntArray:
         """The taken slots, by rank and then in order of arrival, int32 [n]. Not to be written to."""
         if self._order is None:
-            taken = np.flatnonzero(self._tickets != FREE)
-            place = (self.rank[taken].astype(np.int64) << _TICKET_BITS) + self._tickets[taken]
-            self._order = taken[np.argsort(place)].astype(np.int32)
-            self._worst = int(self.priority[taken].max(initial=_BEST))
+            taken = (self._tickets != FREE).nonzero()[0]
+            if len(taken) > 1:
+                place = (self.rank.take(taken).astype(np.int64) << _TICKET_BITS) + self._tickets.take(taken)
+                taken = taken.take(place.argsort())
+            self._order = taken.astype(np.int32)
+            self._worst = max(self.priority.take(taken).tolist(), default=_BEST)
         return self._order
 
     @property
@@ -103,7 +106,9 @@ class Slots:
         self.known[slot] = self.start[slot] = known
         self.computed[slot] = self.done[slot] = computed
         self.last[slot] = sequence.limit - 1
-        self.top[slot] = -1 if params.logprobs is None else params.logprobs
+        if params.logprobs is not None or self.reporting:
+            self.top[slot] = -1 if params.logprobs is None else params.logprobs
+            self.reporting = True
         self.priority[slot], self.rank[slot] = sequence.priority, sequence.effective
         self.preemptions[slot] = sequence.preemptions
         self.draft_most[slot] = sequence.draft_most
@@ -149,17 +154,20 @@ class Slots:
         if slot < rows and length <= width:
             return
         more = _grown(rows, slot + 1, len(self.sequences)), _grown(width, length, self._max_model_len)
-        tokens: IntArray = np.zeros(more, np.int32)
-        tokens[:rows, :width] = self.tokens
+        tokens: IntArray = np.empty(more, np.int32)
+        for other, sequence in enumerate(self.sequences[:rows]):
+            if sequence is not None:
+                known = self.known[other]
+                tokens[other, :known] = self.tokens[other, :known]
         self.tokens = tokens
 
     def _set_stops(self, slot: int, ids: tuple[int, ...]) -> None:
         if len(ids) > MOST_STOPS:
             self.many_stops[slot] = frozenset(ids)
             ids = ()
-        if not ids and not self._stopping:
+        if not ids and not self.stopping:
             return
-        self._stopping = True
+        self.stopping = True
         width = self.stops.shape[1]
         if len(ids) > width:
             self.stops = np.pad(self.stops, ((0, 0), (0, len(ids) - width)), constant_values=-1)

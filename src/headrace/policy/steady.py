@@ -6,8 +6,7 @@ It holds until a request joins or leaves, or the first one reaches its last posi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from headrace.core.batch import EMPTY, BoolArray, IntArray
@@ -15,15 +14,11 @@ from headrace.policy.latency import StepWork
 from headrace.policy.slots import Slots
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
+class Repeats(msgspec.Struct, frozen=True, gc=False):
     """So many steps of decodes that are alike. work: what the first of them computes."""
 
     steps: int
     work: StepWork
-
-
-_FIRST: BoolArray = np.ones(1, np.bool_)
 
 
 class Steady:
@@ -38,29 +33,36 @@ class Steady:
         self.ones: IntArray = np.ones(count, np.int32)
         self.entries: IntArray = np.arange(count, dtype=np.int32)
         self.sample: BoolArray = np.ones(count, np.bool_)
-        self.top = state.top[slots]
-        self.serials = state.serial[slots]
+        self.top = state.top.take(slots)
+        self.serials = state.serial.take(slots)
         self.request_ids: list[str] = state.request_ids[slots].tolist()
-        stops = state.stops[slots]
-        self.stops = [column for column in np.ascontiguousarray(stops.T) if (column >= 0).any()]
-        self.plain = not state.many_stops and int(self.top.max()) < 0
+        self.stops: list[IntArray] = []
+        if state.stopping:
+            self.stops = [column for column in state.stops[slots].T.copy() if (column >= 0).any()]
+        self.plain = not state.many_stops and (not state.reporting or int(self.top.max()) < 0)
         # Steps that may be begun before some slot has no position left.
-        self.left = int((state.last[slots] - ends).min())
+        self.left = min((state.last.take(slots) - ends).tolist())
         # Steps that may be begun before some slot needs a block, as far as is known: for who does not ask crossing().
         self.room = 0
         self._age = 0
+        self._turns: list[int]
+        self._starts: list[int]
         self._block_size = block_size
         # A slot crosses into a new block each block_size steps; crossing[r]: those that do in steps r, r + size, ...
         turn = (-ends) % block_size
-        by_turn = np.argsort(turn, kind="stable")
-        ordered = turn[by_turn]
-        # Turns in which somebody crosses, rising, and where each begins in the arrays by turn.
-        first = np.flatnonzero(np.concatenate([_FIRST, ordered[1:] != ordered[:-1]]))
-        self._turns: list[int] = ordered[first].tolist()
-        self._starts: list[int] = [*first.tolist(), count]
-        self._by_turn = slots[by_turn]
-        self._index = (ends[by_turn] + ordered) // block_size
         self._next = 0
+        if count == 1:
+            self._turns, self._starts, self._by_turn = turn.tolist(), [0, 1], slots
+            self._index = (ends + turn) // block_size
+            return
+        by_turn = turn.argsort(kind="stable")
+        ordered = turn.take(by_turn)
+        # Turns in which somebody crosses, rising, and where each begins in the arrays by turn.
+        first = [0, *((ordered[1:] != ordered[:-1]).nonzero()[0] + 1).tolist()]
+        self._turns = ordered.take(first).tolist()
+        self._starts = [*first, count]
+        self._by_turn = slots.take(by_turn)
+        self._index = (ends.take(by_turn) + ordered) // block_size
 
     def stand_at(self, ends: IntArray, last: IntArray) -> None:
         """Go on from these ends, which did not rise alike: guesses came true. last: of its slots (Slots). From here on

@@ -69,7 +69,10 @@ class TimedExecutor:
 
     def horizon(self) -> int:
         """How many of the steps that were looked ahead to begin until then."""
-        return max(1, min(len(self._ahead), 1 + int(np.searchsorted(self._ahead, self.until, side="right"))))
+        ahead = self._ahead
+        if not len(ahead) or self.until >= ahead[-1]:
+            return max(1, len(ahead))
+        return min(len(ahead), 1 + int(ahead.searchsorted(self.until, side="right")))
 
     def look_ahead(self, repeats: Repeats) -> float:
         """When these steps would have ended, begun now. They may be taken as one from here on."""

@@ -5,10 +5,9 @@ is found to the token; a model's answers are one content too, the token that the
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
-
-import numpy as np
 
 from headrace.simulate.executor import ANSWER_TOKEN
 from headrace.workload.demand import ANSWER, Part
@@ -18,17 +17,23 @@ class Prompts:
     """Numbers contents as they come up."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, int] = {ANSWER: ANSWER_TOKEN}
+        # The token of each content, as the four bytes of an int32.
+        self._tokens: dict[int, bytes] = {ANSWER: ANSWER_TOKEN.to_bytes(4, sys.byteorder)}
         # A block's name is the number of the prefix that it ends: the whole parts before its last part, that part's
         # content, and how many of its tokens.
         self._names: dict[tuple[int, int, int], int] = {}
 
     def tokens(self, prompt: Sequence[Part]) -> array[int]:
         """int32, one for each token."""
-        numbers = self._numbers
-        own = [numbers.setdefault(name, ANSWER_TOKEN + len(numbers)) for name, _ in prompt]
-        repeated = np.repeat(np.array(own, np.int32), [length for _, length in prompt])
-        return array("i", repeated.tobytes())
+        known, parts = self._tokens, []
+        for name, length in prompt:
+            token = known.get(name)
+            if token is None:
+                token = known[name] = (ANSWER_TOKEN + len(known)).to_bytes(4, sys.byteorder)
+            parts.append(token * length)
+        tokens = array("i")
+        tokens.frombytes(b"".join(parts))
+        return tokens
 
     def names(self, prompt: Sequence[Part], block_size: int) -> list[int]:
         """One for each whole block."""
@@ -40,5 +45,7 @@ class Prompts:
                 names.append(known.setdefault((before, name, edge - at), len(known) + 1))
                 edge += block_size
             at += length
-            before = known.setdefault((before, name, length), len(known) + 1)
+            # A part that ends with a block ends the prefix which that one names.
+            ends = length and edge - at == block_size
+            before = names[-1] if ends else known.setdefault((before, name, length), len(known) + 1)
         return names

@@ -40,7 +40,7 @@ class Percentiles:
         """The least value that such a share of all is not above; counts[i]: how often values[i] occurs."""
         if not len(values):
             return cls(0.0, 0.0, 0.0)
-        order = np.argsort(values, kind="stable")
+        order = np.argsort(values)
         upto = np.cumsum(np.ones(len(values), np.int64) if counts is None else counts[order])
         found = (np.searchsorted(upto, share * upto[-1]) for share in (0.5, 0.9, 0.99))
         return cls(*(_rounded(float(values[order[at]])) for at in found))

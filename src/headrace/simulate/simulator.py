@@ -7,10 +7,12 @@ arrival or the replica that wakes next. The same demands, fleet, router and seed
 
 from __future__ import annotations
 
+import gc
 import heapq
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from headrace.core.errors import ConfigError, RequestError
@@ -36,7 +38,8 @@ _WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER = 0, 1, 2, 3, 4
 STARTUP_S = 60.0
 """Seconds in which a replica that died is there again."""
 _PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
-
+_NEW_OBJECTS = 200_000
+"""How many more there are before garbage is looked for: nearly all live to the end of a run."""
 Progress = Callable[[int], object]
 
 
@@ -67,8 +70,19 @@ def simulate(
     if rate_multiplier != 1:
         demands = [one if one.follows is not None else replace(one, at=one.at / rate_multiplier) for one in demands]
     run = Simulation(demands, fleet, router, seed, progress, watch, faults, startup_s)
-    run.run()
+    with _seldom_collecting():
+        run.run()
     return run.result(slo or Slo(), time.perf_counter() - began)
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _NEW_OBJECTS) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class Simulation:
@@ -111,15 +125,17 @@ class Simulation:
         self.ledger = Ledger()
         self._progress = progress
         self._followers: dict[int, list[int]] = {}
-        # (time, kind, index of a replica or demand). A wake-up that its replica no longer waits for means nothing.
+        # (time, kind, index of a replica or demand): arrivals known from the start, the last first, and a heap of
+        # all else. A wake-up that its replica no longer waits for means nothing.
+        self._arrivals: list[tuple[float, int, int]] = []
         self._events: list[tuple[float, int, int]] = []
         for index, one in enumerate(demands):
             if one.follows is None:
-                self._events.append((one.at, _ARRIVAL, index))
+                self._arrivals.append((one.at, _ARRIVAL, index))
             else:
                 self._followers.setdefault(one.follows, []).append(index)
-        self._events.sort()
-        self._start = self._now = self._events[0][0] if self._events else 0.0
+        self._arrivals.sort(reverse=True)
+        self._start = self._now = self._arrivals[-1][0] if self._arrivals else 0.0
         for index, fault in enumerate(faults):
             heapq.heappush(self._events, (self._start + fault.at, _FAULT, index))
         # Seconds that requests have spent in the system, for their mean number.
@@ -127,9 +143,12 @@ class Simulation:
 
     def run(self, until: float = NEVER) -> Mapping[int, Entry]:
         """To the end, or to what happens after `until`. What became of each request that came, by its place."""
-        events, replicas = self._events, self._replicas
-        while events and events[0][0] <= until:
-            at, kind, index = heapq.heappop(events)
+        events, arrivals, replicas = self._events, self._arrivals, self._replicas
+        while events or arrivals:
+            known = bool(arrivals) and (not events or arrivals[-1] < events[0])
+            if (arrivals[-1] if known else events[0])[0] > until:
+                break
+            at, kind, index = arrivals.pop() if known else heapq.heappop(events)
             if kind == _ARRIVAL:
                 self._move_to(at)
                 self._arrive(index)
@@ -159,10 +178,10 @@ class Simulation:
         if self._watch is not None:
             self._watch.settle(self.ledger, [one.engine for one in self._every_replica()])
         duration = self._now - self._start
-        told = [(0.0, 0) if one is None else (one.busy, one.engine.stats().preemptions) for one in self._replicas]
+        told = [(0.0, 0) if one is None else (one.busy, one.engine.preemptions) for one in self._replicas]
         for index, one in self._gone:
             busy, preemptions = told[index]
-            told[index] = (busy + one.busy, preemptions + one.engine.stats().preemptions)
+            told[index] = (busy + one.busy, preemptions + one.engine.preemptions)
         in_system = self._spent / duration if duration else 0.0
         found = summarize(self.ledger, told, slo, in_system, duration, wall)
         found = replace(found, transfer=self.transfer)
@@ -196,7 +215,7 @@ class Simulation:
             return
         demand, entry = self._demands[index], self.ledger.entries[index]
         names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
-        ask = Ask(demand.input_len, names, (self._draw.random(), self._draw.random()))
+        ask = Ask(entry.input_len, names, (self._draw.random(), self._draw.random()))
         transfers, goes_on = self._transfers, False
         if transfers is None:
             chosen = self._router.route(ask, self._loads)
@@ -309,7 +328,7 @@ class Simulation:
             self._follow(fault.replica, replica)
 
     def _more_to_come(self) -> bool:
-        return any(kind == _ARRIVAL for _, kind, _ in self._events)
+        return bool(self._arrivals) or any(kind == _ARRIVAL for _, kind, _ in self._events)
 
     def _take(self, began: float, device: TimedExecutor, deltas: list[OutputDelta]) -> None:
         """Steps of a replica have ended."""

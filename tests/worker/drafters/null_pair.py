@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from msgspec import structs
 
 from headrace.core.batch import BlockEdits, CopyKind
 from headrace.core.kv_layout import NAME_WORDS
@@ -34,8 +35,8 @@ class Asked(NullExecutor):
         assert not batch.copies.group.any(), "the guesser makes its own copies"
         edits = batch.edits
         mine = edits.group == 0
-        columns = (getattr(edits, field.name)[mine] for field in dataclasses.fields(BlockEdits))
-        super()._apply_changes(dataclasses.replace(batch, edits=BlockEdits(*columns)))
+        columns = (getattr(edits, name)[mine] for name in BlockEdits.__struct_fields__)
+        super()._apply_changes(structs.replace(batch, edits=BlockEdits(*columns)))
 
 
 class Guesser(NullExecutor):
@@ -61,7 +62,7 @@ def null_pair(has, *, max_tokens=16, max_model_len=None, disk=None):
     def run(batch):
         guesser.submit(batch)
         output = guesser.collect()
-        return dataclasses.replace(output, logprob=np.zeros(len(output.tokens), np.float32))  # it is sure of itself
+        return structs.replace(output, logprob=np.zeros(len(output.tokens), np.float32))  # it is sure of itself
 
     def copy(kind, group, source, destination):
         if group == 1:
