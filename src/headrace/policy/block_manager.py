@@ -90,6 +90,7 @@ class BlockManager:
         # Blocks of each group that are left free for prompts that come from elsewhere, and how many prompts have blocks
         # here without a running request (exchange.py).
         self.set_aside = self.lent = 0
+        self.given = 0  # blocks, to the prefix cache so far
         self._now = 0.0
         self._hint_clock = HintClock(self.pools)
         # Events tell of one group, the first without a window if there is one.
@@ -175,7 +176,7 @@ class BlockManager:
                 refs = pool.refs - np.bincount(np.concatenate(held), minlength=pool.num_blocks)
                 available += int(np.count_nonzero((refs == 0) & (pool.refs > 0)))
             # Idle blocks of the hit are no longer available once it is taken.
-            needed = self._peak(group, tokens) - len(shared) + int(np.count_nonzero(refs[shared] == 0))
+            needed = self.peak(group, tokens) - len(shared) + int(np.count_nonzero(refs[shared] == 0))
             if needed + reserve + (promised[group] if promised else 0) > available:
                 return False
         return True
@@ -220,8 +221,8 @@ class BlockManager:
         self._chain[slot] = chain
         if hit.lower is not None and hit.match is not None:
             self._raise(slot, hit.lower)
-            width = 4 * self.block_size
-            self._enter(slot, hit.match.data[chain * width : whole * width], chain, whole, ending=False)
+            start, end = (4 * self.block_size * index for index in (chain, whole))
+            self._enter(slot, hit.match.data[start:end], chain, whole, ending=False)
         if hit.part is not None:
             for pool, source in zip(self.pools, hit.part.tolist(), strict=True):
                 pool.touch(np.array([source], np.int32))
@@ -435,7 +436,7 @@ class BlockManager:
         """The copies of blocks since the last call, in order."""
         return self._orders.take_copies()
 
-    def _peak(self, group: int, tokens: int) -> int:
+    def peak(self, group: int, tokens: int) -> int:
         """Most blocks that a sequence of this many positions ever holds at once."""
         blocks = -(-tokens // self.block_size)
         most = self._most_at_once[group]
@@ -477,6 +478,7 @@ class BlockManager:
             self.pools[group].discard(blocks)
         for group, blocks in done.stored:
             self.pools[group].cached[blocks] = True
+            self.given += len(blocks)
             if self._events is not None:
                 self._events.stored(group, blocks)
         if ending:

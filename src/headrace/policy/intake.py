@@ -89,6 +89,11 @@ class Intake:
                     break
                 roster.parking.forming.append(queue.pop())
                 continue
+            if self._still_too_long(head, budget):
+                passed.append(queue.pop())
+                if head.passed >= MOST_PASSED:
+                    break
+                continue
             salt, tokens = head.cache_salt, head.tokens
             hit = roster.blocks.lookup(salt, tokens, head.cacheable, roster.slots, disk=not head.fetched)
             if hit.awaits >= 0 and roster.slots[hit.awaits].priority <= head.priority:
@@ -150,6 +155,8 @@ class Intake:
         if roster.slots.num_free and budget.left > 0 and self._fits_beside(sequence, hit, EMPTY):
             return []
         if sequence.priority >= roster.slots.worst_priority:
+            known = 0 if hit.match is None else hit.match.blocks
+            sequence.looked = len(sequence.tokens), known, roster.blocks.given
             return None
         candidates = yielding(roster.slots, sequence.priority, self._patience)
         candidates = candidates[~np.isin(candidates, [one.join.slot for one in joined])]
@@ -161,6 +168,22 @@ class Intake:
             else:
                 low = middle + 1
         return candidates[:low].tolist() if low <= len(candidates) else None
+
+    def _still_too_long(self, sequence: Sequence, budget: StepBudget) -> bool:
+        """Whether one that did not fit before does not now, whatever the cache was given since: that is told without
+        looking it up."""
+        roster, looked = self._roster, sequence.looked
+        if looked is None or looked[0] != len(sequence.tokens) or budget.left <= 0:
+            return False
+        if not roster.slots.num_free or sequence.priority < roster.slots.worst_priority:
+            return False
+        known = looked[1] + roster.blocks.given - looked[2]
+        blocks, promised = roster.blocks, self._promises()
+        more = roster.slots.num_taken + blocks.set_aside - known
+        pools = enumerate(blocks.pools)
+        return any(
+            blocks.peak(group, sequence.needed) + promised[group] + more > pool.available for group, pool in pools
+        )
 
     def _join(self, sequence: Sequence, hit: Hit, budget: StepBudget) -> Newcomer:
         count = budget.offer(hit.tokens, sequence.needed - hit.tokens)
@@ -182,9 +205,14 @@ class Intake:
         if len(without):
             promised = self._lacking(np.setdiff1d(_int32(roster.behind), without))
         else:
-            promised = self._promised = self._promised or self._lacking(_int32(roster.behind))
+            promised = self._promises()
         reserve = roster.slots.num_taken - len(without)
         return roster.blocks.fits(hit, sequence.needed, reserve, promised, without)
+
+    def _promises(self) -> list[int]:
+        if self._promised is None:
+            self._promised = self._lacking(_int32(self._roster.behind))
+        return self._promised
 
     def _lacking(self, behind: IntArray) -> list[int]:
         if not len(behind):

@@ -26,7 +26,8 @@ class Sequence:
 
     priority: its class; effective: the class it is served in, which ageing betters. account: where its tenant's tokens
     are counted (fairness.py), paid: positions that were paid for or came free. passed: how many requests from behind
-    it were served while it did not fit. draft_most: tokens to guess ahead at most."""
+    it were served while it did not fit. looked: when it last did not: its tokens, how many whole blocks of them the
+    prefix cache knew, and how many it had been given by then. draft_most: tokens to guess ahead at most."""
 
     request_id: str
     ticket: int
@@ -54,6 +55,7 @@ class Sequence:
     account: int = NOWHERE
     paid: int = 0
     passed: int = 0
+    looked: tuple[int, int, int] | None = None
     draft_most: int = 0
 
     @classmethod
