@@ -47,6 +47,7 @@ def test_speedups_are_those_of_the_steps_saved():
     assert (right["groups"], rows["right", "a", 2]["groups"]) == (3, 1)
     assert right["acceptance_length"] > 2
     assert right["speedup"] > 2 > wrong["speedup"]
+    assert right["latency_speedup"] > 2
     assert report["turn_on"] == "right"
     assert 0 <= report["looping_share"] <= 1
     assert engines["in_vain"].drafting.proposed > engines["in_vain"].drafting.accepted == 0

@@ -67,10 +67,11 @@ class InVain:
 
 @dataclass(slots=True)
 class _Run:
-    """What one method took for one group of prompts, and what it guessed."""
+    """What one method took for one group of prompts, and what it guessed. latency: mean seconds to a prompt's end."""
 
     seconds: float
     decode_seconds: float
+    latency: float
     tokens: list[list[int]]
     steps: int
     drafts: int
@@ -84,6 +85,7 @@ class _Sum:
 
     speedups: list[float] = field(default_factory=list)
     decode_speedups: list[float] = field(default_factory=list)
+    latency_speedups: list[float] = field(default_factory=list)
     unlooped: list[float] = field(default_factory=list)
     drafts: int = 0
     drafted: int = 0
@@ -184,7 +186,8 @@ def _run(
     ]
     before, begun = engine.stats(), clock()
     tokens: dict[str, list[int]] = {r.request_id: [] for r in requests}
-    all_first = begun
+    all_first = ended = begun
+    took = 0.0
     for deltas in drive(engine, requests, clock):
         for delta in deltas:
             if delta.error is not None:
@@ -192,10 +195,14 @@ def _run(
             if not tokens[delta.request_id] and delta.token_ids:
                 all_first = clock()
             tokens[delta.request_id] += delta.token_ids
-    ended, after = clock(), engine.stats()
+            if delta.finish_reason is not None:
+                ended = clock()
+                took += ended - begun
+    after = engine.stats()
     return _Run(
         ended - begun,
         ended - all_first,
+        took / len(group),
         list(tokens.values()),
         after.step - before.step,
         after.drafts - before.drafts,
@@ -209,6 +216,7 @@ def _add(one: _Sum, method: str, plain: _Run, run: _Run, loops: bool) -> None:
         raise EngineError(f"{method} changed what was generated: this must not happen, please report it")
     one.speedups.append(plain.seconds / run.seconds)
     one.decode_speedups.append(plain.decode_seconds / max(run.decode_seconds, 1e-9))
+    one.latency_speedups.append(plain.latency / run.latency)
     if not loops:
         one.unlooped.append(plain.seconds / run.seconds)
     one.drafts += run.drafts
@@ -229,6 +237,7 @@ def _row(method: str, category: str, batch: int, one: _Sum) -> dict[str, Any]:
         "tokens_per_step": one.tokens / one.steps,
         "speedup": _mean(one.speedups),
         "decode_speedup": _mean(one.decode_speedups),
+        "latency_speedup": _mean(one.latency_speedups),
         "speedup_without_loops": _mean(one.unlooped) if one.unlooped else None,
     }
 

@@ -140,12 +140,13 @@ def _turns(text: TextModel) -> Callable[[list[dict[str, str]]], list[int]]:
 
 def _show_rows(rows: list[dict[str, Any]]) -> None:
     width = max(len(row["category"]) for row in rows)
-    click.echo(f"{'category':<{width}}  batch  method       accepted  length  speedup  decode  without loops")
+    click.echo(f"{'category':<{width}}  batch  method       accepted  length  speedup  decode  latency  without loops")
     for row in rows:
         loops = row["speedup_without_loops"]
         click.echo(
             f"{row['category']:<{width}}  {row['batch']:>5}  {row['method']:<11}  {row['acceptance_rate']:>7.0%}"
             f"  {row['acceptance_length']:>6.2f}  {row['speedup']:>7.2f}  {row['decode_speedup']:>6.2f}"
+            f"  {row['latency_speedup']:>7.2f}"
             f"  {'-' if loops is None else f'{loops:.2f}':>13}"
         )
 
