@@ -77,7 +77,7 @@ def test_users_ask_as_often_as_they_think_and_wait() -> None:
     [
         ({"slo_tpot_ms": 1}, "slo_tpot_ms of 1 is below what one request alone takes.*bandwidth binds.*ask for"),
         ({"slo_ttft_ms": 1}, "slo_ttft_ms of 1 is below what one request alone takes.*ask for"),
-        ({"model": "llama-3.1-405b", "precision": "bf16", "max_tp": 8}, "16 h100s hold them"),
+        ({"model": "llama-3.1-405b", "precision": "bf16", "max_tp": 8}, "16 h100 hold them"),
         ({"input_len": 200_000}, "more than the 131,072 of llama-3-8b's context"),
         ({"qps": float("nan")}, "qps must be above 0"),
         ({"qps": -1.0}, "qps must be above 0"),

@@ -113,7 +113,7 @@ def _no_room(question: Question) -> str:
             f"{most} {gpu.name} ({most * gpu.memory_bytes / 1e9:.0f} GB, of which a tenth is kept free)"
         )
         ways = [
-            f"{devices} {gpu.name}s hold them (--max-tp {ranks} --max-pp {stages})"
+            f"{devices} {gpu.name} hold them (--max-tp {ranks} --max-pp {stages})"
             for devices, ranks, stages in _holding(question, gpu, least)
         ][:1]
         free = replace(limits, weights=())

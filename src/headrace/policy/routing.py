@@ -33,9 +33,14 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 class Router(Protocol):
     def route(self, ask: Ask, loads: Loads) -> int:
         """The replica that gets this request, one of those that are up. At least one is."""
+        ...
+
+    def forget(self, replica: int) -> None:
+        """What this replica had is gone. Most routers know of nothing there but its load."""
+        return
 
 
-class RoundRobin:
+class RoundRobin(Router):
     """One after the other."""
 
     def __init__(self) -> None:
@@ -48,7 +53,7 @@ class RoundRobin:
         return chosen
 
 
-class LeastLoaded:
+class LeastLoaded(Router):
     """The one with fewest requests; among equals the one with fewest tokens to compute, then the first."""
 
     def route(self, ask: Ask, loads: Loads) -> int:
@@ -57,7 +62,7 @@ class LeastLoaded:
         return int(fewest[loads.tokens[fewest].argmin()])
 
 
-class TwoChoices:
+class TwoChoices(Router):
     """The less loaded of two drawn at random: nearly as even as the least loaded, and no herd runs to one replica when
     reports are late (Mitzenmacher, The power of two choices, 2001)."""
 
@@ -69,7 +74,7 @@ class TwoChoices:
         return min(up[one], up[other], key=lambda i: (loads.waiting[i] + loads.running[i], loads.tokens[i], i))
 
 
-class LongestPrefix:
+class LongestPrefix(Router):
     """The one that is predicted to send the first token soonest: cached tokens need not be computed, but the most of
     them are no use at the end of a long queue. What an answer of `answer` tokens takes longer beside those that run
     there counts too, or else all that begin alike would crowd where the first of them went. assumed: if nobody tells

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.config import Config
-from headrace.core.errors import ConfigError, did_you_mean
+from headrace.core.errors import ConfigError
 from headrace.engine.executor import Capacity
 from headrace.policy.latency import LatencyModel
 from headrace.policy.pace import Pace
@@ -66,8 +66,7 @@ class Kind:
         return Replica(self.capacity, self.config, self.pace, self.latency, sink, guesser, self.receives)
 
     def router(self, name: str, *, answers: bool) -> Router:
-        """answers: whether these replicas answer, or only compute prompts. ConfigError with the nearest to one that is
-        not known."""
+        """answers: whether these replicas answer, or only compute prompts. ConfigError for one that is not known."""
         if name == "round-robin":
             return RoundRobin()
         if name == "least-loaded":
@@ -78,5 +77,4 @@ class Kind:
             index, blocks = PrefixIndex(self.replicas), [min(self.capacity.num_blocks)] * self.replicas
             answer = TYPICAL_ANSWER if answers else 1
             return LongestPrefix(index, self.speed, self.capacity.block_size, Assumed(index, blocks), answer=answer)
-        hint = did_you_mean(name, ROUTERS, f"there are {', '.join(ROUTERS)}")
-        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}; {hint}", field="router")
+        raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}", field="router")

@@ -18,10 +18,7 @@ from dataclasses import replace
 from headrace.core.errors import ConfigError, RequestError
 from headrace.core.request import OutputDelta, Request, SamplingParams
 from headrace.policy.replica import Load, Loads
-from headrace.policy.routing import (
-    Ask,
-    LongestPrefix,
-)
+from headrace.policy.routing import Ask
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
 from headrace.simulate.kinds import Kind, Simulated
@@ -305,7 +302,7 @@ class Simulation:
         self._tell(index, Load())
         if self._transfers is not None:
             self._transfers.lost(index)
-        elif isinstance(self._router, LongestPrefix):
+        else:
             self._router.forget(index)
         for victim, entry in list(self.ledger.entries.items()):
             if entry.replica == index and not entry.ended and not entry.refused:

@@ -17,7 +17,7 @@ import numpy as np
 from headrace.core.request import OutputDelta, Request
 from headrace.policy.disaggregation import Disaggregation
 from headrace.policy.replica import Loads, Speed
-from headrace.policy.routing import Ask, LongestPrefix, Router
+from headrace.policy.routing import Ask, Router
 from headrace.simulate.ledger import Entry
 from headrace.simulate.network import NEVER, Stream
 from headrace.simulate.pools import Pools
@@ -159,7 +159,7 @@ class Transfers:
         now = self._host.now
         if index >= self._prompts:
             self._policy.forget(index - self._prompts)
-        elif isinstance(self._router, LongestPrefix):
+        else:
             self._router.forget(index)
         for one in list(self._under_way.values()):
             if index == one.source:
