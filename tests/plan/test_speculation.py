@@ -51,6 +51,15 @@ def test_the_gain_falls_as_requests_are_more() -> None:
     assert gains == sorted(gains, reverse=True) and gains[0] > 1.6 and gains[-1] < 1.1
 
 
+def test_who_finds_no_room_on_what_costs_least_is_said_to() -> None:
+    # 72.7 GB of the 70B fit into 85.9 with a tenth kept free and 3 beside, 9.1 more of the 8B do not.
+    one = Serving(H100, 1, weights="fp8", cache="fp8")
+    assert memory_of(published_model("llama-3-70b"), one, 2048, pair(0.7).load) is not None
+    found = what_it_brings(pair(0.7), Way(one, 2048, 0, 0.7), 8)
+    assert "no room beside the model on 1 h100" in found["says"] and "alone" not in found
+    assert found["num_speculative_tokens"] == 4
+
+
 def test_memory_has_the_weights_of_who_guesses_and_what_it_keeps_of_each_request() -> None:
     load = pair(0.7).load
     without = memory_of(published_model("llama-3-70b"), FOUR, 2048, load)

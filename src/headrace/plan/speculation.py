@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.plan.answer import Figures
+from headrace.plan.memory import memory_of
 from headrace.plan.question import Question
 from headrace.plan.steady import Way
 from headrace.simulate.fleet import Fleet
@@ -20,11 +21,11 @@ _THERE = 0
 
 
 def what_it_brings(question: Question, way: Way, running: float) -> Figures:
-    """running: requests at once on a replica under the load."""
+    """running: requests at once on a replica under the load. No times where who guesses finds no room beside the
+    model."""
     way = replace(way, drafts=way.drafts or max(question.limits.drafts))
     drafter, serving = question.drafter, way.serving
-    alone, loaded = (_speed(question, way, requests) for requests in (1, max(round(running), 1)))
-    return {
+    found: Figures = {
         "model": question.limits.speculative_model or "a layer trained on top",
         "num_speculative_tokens": way.drafts,
         "acceptance": way.accepted,
@@ -32,10 +33,13 @@ def what_it_brings(question: Question, way: Way, running: float) -> Figures:
         "tokens_per_verified_step": way.tokens_per_step,
         "draft_weights_per_gpu_bytes": -(-drafter.weight_bytes(serving.weights) // serving.ranks),
         "draft_kv_per_token_bytes": drafter.spec.kv_bytes(1, serving.cache),
-        "alone": alone,
-        "at_the_load": loaded,
-        "says": "it buys latency at low load, not throughput at high load",
     }
+    if memory_of(question.model, serving, way.chunk, question.load, drafter) is None:
+        where = f"{serving.devices} {serving.hardware.name}, which cost least without"
+        return {**found, "says": f"who guesses, and one request, find no room beside the model on {where}"}
+    alone, loaded = (_speed(question, way, requests) for requests in (1, max(round(running), 1)))
+    says = "it buys latency at low load, not throughput at high load"
+    return {**found, "alone": alone, "at_the_load": loaded, "says": says}
 
 
 def _speed(question: Question, way: Way, requests: int) -> Figures:
