@@ -8,11 +8,19 @@ from headrace.policy.speculation import Proposal
 class FreeRows:
     """What rows cost where they cost nothing: every guess is worth computing."""
 
-    def observe(self, work, seconds):
+    draws = 0
+
+    def observe(self, work, seconds, *, drafted=False):
         pass
 
-    def seconds(self, rows):
+    def knows(self, rows):
+        return True
+
+    def seconds(self, rows, *, drafted=False):
         return 1.0
+
+    def relative(self, rows, most):
+        return [1.0] * (most + 1)
 
 
 class Foresight:
