@@ -60,6 +60,13 @@ def test_who_finds_no_room_on_what_costs_least_is_said_to() -> None:
     assert found["num_speculative_tokens"] == 4
 
 
+@pytest.mark.parametrize("running", [1, 32, 64, 128, 256])
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5])
+def test_who_guesses_badly_or_is_dear_costs_next_to_nothing(acceptance: float, running: int) -> None:
+    way = Way(FOUR, 8192, 4, acceptance)
+    assert what_it_brings(pair(acceptance), way, running)["at_the_load"]["speedup"] > 0.97
+
+
 def test_memory_has_the_weights_of_who_guesses_and_what_it_keeps_of_each_request() -> None:
     load = pair(0.7).load
     without = memory_of(published_model("llama-3-70b"), FOUR, 2048, load)

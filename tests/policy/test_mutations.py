@@ -278,7 +278,7 @@ def what_a_wrong_guess_computed_stays(patch):
 
 
 def guesses_after_a_stop_are_kept(patch):
-    patch.setattr(verification, "_stopping", lambda state, slot, tokens: np.zeros(len(tokens), np.bool_))
+    patch.setattr(verification, "_stops", lambda state, slot: frozenset())
 
 
 def an_unproven_guess_is_built_upon(patch):

@@ -235,7 +235,7 @@ class Engine:
                 if self._speculation is not None and work is not None:
                     # Where nothing else is under way, the device waits for what is done with its answer.
                     rest = 0.0 if self._scheduler.steps else clock() - self._collected
-                    self._speculation.cost.observe(work, seconds + rest, drafted=drafted)
+                    self._speculation.observe(work, seconds + rest, drafted=drafted)
         else:
             self._take_results(_WAIT_S)
         self._follow(clock())

@@ -19,7 +19,7 @@ Progress = Callable[[str], None]
 _TRIED = 6
 """Candidates that are rehearsed at most, one after the other."""
 
-_TRIES, _LOWEST = 4, 0.25  # rates that a pool is tried at, and the lowest of them, as a share of the first
+_TRIES, _LOWEST = 8, 0.25  # rates that a pool is tried at, and the lowest of them, as a share of the first
 _SLOWER = 0.96  # of a rate that was too high, at most
 
 

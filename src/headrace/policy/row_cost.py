@@ -13,6 +13,8 @@ from collections import deque
 from math import inf
 from statistics import median
 
+import numpy as np
+
 from headrace.policy.latency import LatencyModel, StepWork
 
 MOST_ROWS = 128
@@ -28,7 +30,7 @@ _SHORTEST = 1e-9
 _HOPED = 0.3
 
 
-class _Curve:
+class Curve:
     """Steps of one kind: the last measurements for each number of rows, and a line that does not fall through their
     medians. least: how many make one that counts."""
 
@@ -37,6 +39,14 @@ class _Curve:
         self.measured: dict[int, deque[float]] = {}
         self.rows: list[int] = []
         self.seconds: list[float] = []
+
+    def add(self, rows: int, seconds: float) -> None:
+        """One more measurement, drawn later."""
+        self.measured.setdefault(rows, deque(maxlen=_REMEMBERED)).append(seconds)
+
+    def at(self, rows: int) -> float:
+        """Between its neighbours, or as the nearest; 0 where nothing was drawn."""
+        return float(np.interp(rows, self.rows, self.seconds)) if self.rows else 0.0
 
     def forget(self) -> None:
         """Drop the oldest measurement of each."""
@@ -68,9 +78,9 @@ class RowCost:
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
-        self._plain = _Curve(1)
+        self._plain = Curve(1)
         # A stall at the first try would keep guesses from being tried again.
-        self._drafted = _Curve(3 if latency.learning else 1)
+        self._drafted = Curve(3 if latency.learning else 1)
         # How slow the machine is at present: 1 as slow as when it was first measured.
         self._pace = 1.0
         self._row = 0.0
@@ -145,7 +155,7 @@ class RowCost:
         known, taken = self._plain.rows, self._plain.seconds
         at = bisect_left(known, rows)
         if at == len(known):
-            return taken[-1] + (rows - known[-1]) * self._row_seconds()
+            return taken[-1] + self._more(known[-1], rows)
         if at:
             return _between(known[at - 1], taken[at - 1], known[at], taken[at], rows)
         # No step is held to cost less than its share, whatever the model makes of few measurements.
@@ -156,7 +166,10 @@ class RowCost:
         known, taken = self._drafted.rows, self._drafted.seconds
         at = bisect_left(known, rows)
         if at == len(known):
-            return taken[-1] + (rows - known[-1]) * min(self._row_seconds(), self._slope(known[-1], taken[-1]))
+            more = self._more(known[-1], rows)
+            if not self._latency.learning:
+                return taken[-1] + more
+            return taken[-1] + min(more, (rows - known[-1]) * self._slope(known[-1], taken[-1]))
         if known[at] == rows:
             return taken[at]
         if at:
@@ -171,6 +184,12 @@ class RowCost:
         """What each row up to this many has taken more than the fewest."""
         known, taken = self._plain.rows, self._plain.seconds
         return max(0.0, seconds - taken[0]) / (rows - known[0]) if known and known[0] < rows else inf
+
+    def _more(self, rows: int, many: int) -> float:
+        """What the latency model says that so many rows take more, at the pace of the first steps."""
+        if self._latency.learning:
+            return (many - rows) * self._row_seconds()
+        return (self._predicted(many) - self._predicted(rows)) / self._pace
 
     def _predicted(self, rows: int) -> float:
         return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))

@@ -18,8 +18,10 @@ import numpy as np
 
 from headrace.core.batch import EMPTY, BoolArray, DraftTokens, IntArray
 from headrace.core.request import FinishReason
+from headrace.policy.ask_cost import AskCost
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.device_orders import CopyNow
+from headrace.policy.latency import StepWork
 from headrace.policy.moves import Move
 from headrace.policy.plan import Plan
 from headrace.policy.row_cost import RowCost
@@ -33,6 +35,10 @@ _HOPE = 0.75
 """What a drafter's odds are held to be worth before anything is known of it."""
 _LONGEST_QUIET = 7
 """A costly drafter of no use is asked again after at most two to the power of this many steps."""
+_FIRST = 4
+"""Requests that a costly drafter is asked for as long as little is known of it."""
+_GAIN = 1.05
+"""Times as many tokens a second that asking a costly drafter must promise."""
 _IDLE = 8
 """Steps for which nobody is looked at after none was worth asking for."""
 _SURE = 0.95
@@ -141,14 +147,16 @@ class _Computed:
 class _Record:
     """How a request's drafts have done: accepted tokens, and how many should have been of those tried by the odds. Both
     fade, with each draft and with each step, the slower the more drafts in a row were useless. With a costly drafter
-    also: proposals in a row of which nothing was used, and until which step none is asked for."""
+    also: whether it has read the text, proposals in a row of which nothing was used, and until which step none is asked
+    for."""
 
-    __slots__ = ("failed", "hits", "hopes", "quiet_until", "serial", "step", "wasted")
+    __slots__ = ("failed", "hits", "hopes", "quiet_until", "read", "serial", "step", "wasted")
 
     def __init__(self, serial: int, step: int) -> None:
         self.serial, self.step = serial, step
         self.hits = self.hopes = 0.0
         self.failed = self.wasted = self.quiet_until = 0
+        self.read = False
 
     def rest(self, step: int) -> None:
         """Forget something, so that it is tried again."""
@@ -207,6 +215,24 @@ class Speculation:
         self._steps = 0
         self._crew: _Crew | None = None
         self._pending: dict[tuple[int, int], _Computed] = {}
+        # What a costly drafter takes; for how many requests and tokens ahead it was asked in the newest step, none
+        # where it had whole texts to read, which says nothing of later steps; what it says that its first
+        # guess is worth.
+        self._ask_cost = AskCost()
+        self._asked: tuple[int, int] | None = None
+        self._stated = 1.0
+
+    def observe(self, work: StepWork, seconds: float, *, drafted: bool) -> None:
+        """A step took so long, all that is done for it included. drafted: some of its rows were guesses."""
+        if self._asked is not None:
+            requests, ahead = self._asked
+            self._asked = None
+            if not requests:
+                return
+            beyond = seconds - self.cost.seconds(work.tokens, drafted=drafted)
+            self._ask_cost.observe(requests, ahead, beyond)
+            seconds -= min(self._ask_cost.seconds(requests) * ahead, max(beyond, 0.0))
+        self.cost.observe(work, seconds, drafted=drafted)
 
     def draft(
         self, state: Slots, plan: Plan, left: int, blocks: BlockManager, *, steady: bool = False
@@ -228,11 +254,23 @@ class Speculation:
         if not contexts:
             return None
         if self.drafter.costly:
-            contexts = _with_blocks(contexts, blocks)
+            ahead = self._worth_asking(crew, trusts, max(context.most for context in contexts))
+            if not ahead:
+                self._ask_cost.refuse()
+                return None
+            if self._all.hopes < _PRIOR_ALL:
+                # Reading their texts may turn out to have been in vain.
+                contexts, chosen, trusts = contexts[:_FIRST], chosen[:_FIRST], trusts[:_FIRST]
+            contexts = _with_blocks([replace(one, most=min(one.most, ahead)) for one in contexts], blocks)
+            self._asked = (len(contexts), ahead) if all(member.record.read for member in chosen) else (0, 0)
+            for member in chosen:
+                member.record.read = True
         proposals = self.drafter.propose(contexts)
         kept = self._choose(proposals, trusts, crew, left)
         if self.drafter.costly:
             self._mind(chosen, kept)
+            firsts = [proposal.odds[0] for proposal in proposals if proposal.odds]
+            self._stated += (1 - _FADE) * (sum(firsts) / len(firsts) - self._stated) if firsts else 0.0
         total = sum(kept)
         if not total:
             return None
@@ -349,6 +387,22 @@ class Speculation:
         taken = self.cost.relative(crew.rows, self._most)
         cheapest = min((taken[guesses] - 1) / guesses for guesses in range(1, self._most + 1))
         return max(_LEAST_ODDS, crew.sampled * cheapest)
+
+    def _worth_asking(self, crew: _Crew, trusts: list[float], most: int) -> int:
+        """How many tokens ahead to ask a costly drafter for, so that a step brings the most a second; 0 for none."""
+        requests = len(trusts)
+        plain = self.cost.seconds(crew.rows)
+        asking = self._ask_cost.seconds(requests) / plain
+        taken = self.cost.relative(crew.rows, requests * most)
+        odds = np.array(trusts) * self._stated
+        gained = float(crew.sampled)
+        best, far = _GAIN * gained, 0
+        for ahead in range(1, most + 1):
+            gained += float((odds**ahead).sum())
+            rate = gained / (taken[requests * ahead] + ahead * asking)
+            if rate > best:
+                best, far = rate, ahead
+        return far
 
     def _choose(self, proposals: Sequence[Proposal], trusts: list[float], crew: _Crew, left: int) -> list[int]:
         """How many tokens of each proposal to compute: the likeliest of all, as many as bring the most a second."""

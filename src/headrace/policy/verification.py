@@ -48,7 +48,7 @@ def prove(state: Slots, step: Step, output: BatchOutput) -> list[Proven]:
     for n, entry in enumerate(entries):
         slot, count = slots[entry], counts[entry]
         row = row if step.steady is not None else first_rows[n]
-        stops = (state.many_stops.get(slot) or frozenset(state.stops[slot].tolist())) if stopping else ()
+        stops = _stops(state, slot) if stopping else frozenset()
         accepted = 0
         # Nothing is kept after a token that ends the request, or after one that means nothing.
         while (
@@ -64,6 +64,11 @@ def prove(state: Slots, step: Step, output: BatchOutput) -> list[Proven]:
         at += count
         row += count + 1
     return proven
+
+
+def _stops(state: Slots, slot: int) -> frozenset[int]:
+    """Tokens that end its request."""
+    return state.many_stops.get(slot) or frozenset(state.stops[slot].tolist())
 
 
 @dataclass(frozen=True, slots=True)
