@@ -26,6 +26,7 @@ from headrace.plan.question import Load, Question
 from headrace.plan.recipe import Recipe, best_replica, pace_of, room
 from headrace.plan.trial import Trials, season_mean
 from headrace.policy.latency import LinearPrior, StepWork
+from headrace.policy.pace import Host, Pace
 from headrace.simulate.fleet import Fleet
 from headrace.simulate.simulator import simulate
 from headrace.workload.arrivals import poisson
@@ -44,6 +45,8 @@ def question(**changes: Any) -> Question:
 def few_requests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "FEWEST", 120)
+        patch.setattr(trial, "ROUNDS", 1.0)
+        patch.setattr(trial, "WAIT_ROUNDS", 0.5)
         yield
 
 
@@ -120,7 +123,7 @@ def test_static_batches_are_busy_for_their_mean_over_their_longest() -> None:
     prior = LinearPrior(step=1.0, token=0.0, request=0.0, context=0.0, pair=0.0, row=0.0)
     load = Load(rate=1.0, input_len=16, output_len=8)
     requests = draw_requests(load, 32, 3, room=room(load))
-    cell = Cell(8, 2048, 16, 16384, 2048, lambda batch: prior(StepWork.of(batch)), prior, static=True)
+    cell = Cell(8, 2048, 16, 16384, 2048, Pace(prior, Host()), static=True)
     lengths = [request.max_tokens for request in requests]
     seconds = sum(max(lengths[first : first + 8]) for first in range(0, 32, 8))
     assert cell.sustained(requests) == pytest.approx(32 / seconds)
@@ -131,8 +134,12 @@ def test_drafts_bring_those_accepted_and_one_more() -> None:
     asked = question(acceptance=0.5)
     serving = best_replica(asked, known_hardware("h100"), Recipe()).serving
     plain, drafting = (pace_of(asked, Recipe(drafts=drafts), serving) for drafts in (0, 3))
-    one = StepWork(4, 1, 100, 0.0, 4, 4)
-    assert drafting.decode(1, 100) == pytest.approx(plain.seconds(one) / (1 + 0.5 + 0.25 + 0.125))
+    one = StepWork(1, 1, 100, 0.0, 1, 1)
+    verified = plain(StepWork(4, 1, 0, 400, 4, 4, 1)) + 3 * asked.drafter.pace(serving)(one)
+    assert drafting(one) == pytest.approx(verified / (1 + 0.5 + 0.25 + 0.125), rel=1e-3)
+    # Where every row counts and few hold, none is made.
+    many, hopeless = StepWork(4000, 4000, 400_000, 0.0, 4000, 4000), question(acceptance=0.1)
+    assert pace_of(hopeless, Recipe(drafts=3), serving)(many) == pytest.approx(plain(many))
 
 
 def test_eight_bits_of_attention_are_what_the_hardware_multiplies() -> None:
@@ -162,8 +169,7 @@ def test_a_cell_is_a_fleet_of_one_replica_in_the_simulator() -> None:
     asked = question(prefix_len=128)
     recipe = Recipe(static=False, contiguous=False, caching=True, chunk=2048)
     replica = best_replica(asked, known_hardware("h100"), recipe)
-    pace = pace_of(asked, recipe, replica.serving)
-    cell = Cell(replica.slots, replica.blocks, 16, 2048, 2048, pace.both, pace.seconds)
+    cell = Cell(replica.slots, replica.blocks, 16, 2048, 2048, pace_of(asked, recipe, replica.serving))
     requests = draw_requests(asked.load, 300, 5, room=2048)
     waits = cell.waits(requests, 150.0, 6, warm=0.0)
     times = poisson(150.0)(Random(6), 0.0)

@@ -8,16 +8,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from headrace.core.batch import Batch
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
 from headrace.core.model_spec import WeightTypes
 from headrace.plan.question import Load, Question
 from headrace.policy.latency import Prior, StepWork
 from headrace.policy.memory import cache_bytes
-from headrace.policy.pace import VLLM_HOST, Pace
+from headrace.policy.pace import VLLM_HOST, Host, Pace
 from headrace.policy.pipeline import Stage
 from headrace.policy.roofline import Roofline, Serving
 
@@ -29,7 +26,6 @@ _RESERVED = 2048  # tokens that a contiguous reservation has room for, where req
 
 _MOST_AT_ONCE = 512
 _PACKED = 0.95  # share of blocks that running requests can have
-_SHORTEST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,54 +58,40 @@ class Replica:
     block_bytes: int
 
 
-class DraftPace:
-    """Seconds of a replica's steps. drafts: guessed ahead for each decoding request, of which a share `accepted` holds,
-    one after the other; a step then takes what one token of it costs. seconds: without any."""
-
-    def __init__(self, seconds: Prior, drafts: int = 0, accepted: float = 0.0) -> None:
-        self.seconds = seconds
-        self._drafts = drafts
-        self._brings = sum(accepted**i for i in range(drafts + 1))
-
-    def decode(self, requests: int, context: int) -> float:
-        """A step of decodes alone, for each token that it brings a request."""
-        rows = requests * (self._drafts + 1)
-        return self.seconds(StepWork(rows, requests, context, 0.0, rows, rows)) / self._brings
-
-    def mixed(self, work: StepWork, decodes: int) -> float:
-        """A step in which so many of the entries are decodes."""
-        if not self._drafts or not decodes:
-            return self.seconds(work)
-        more = decodes * self._drafts
-        whole = StepWork(
-            work.tokens + more,
-            work.requests,
-            work.decode_context,
-            work.prefill_pairs,
-            work.logit_rows + more,
-            work.sampled_rows + more,
-        )
-        token = self.decode(decodes, work.decode_context)
-        return max(self.seconds(whole) - token * self._brings, 0.0) + token
-
-    def both(self, batch: Batch) -> float:
-        """A step of an engine that computes prompts and answers."""
-        return self.mixed(StepWork.of(batch), int(np.count_nonzero(batch.counts == 1)))
-
-    def answers(self, batch: Batch) -> float:
-        """A step of an engine to which prompts come computed."""
-        work, decodes = StepWork.of(batch), int(np.count_nonzero(batch.counts == 1))
-        return self.decode(decodes, work.decode_context) if decodes else _SHORTEST
-
-
 def room(load: Load) -> int:
     """Tokens that the longest request of a load may have, and that a contiguous reservation has room for."""
     longest = load.longest or math.ceil(2 * (load.input_len + load.output_len))
     return max(_RESERVED, load.prefix_len + longest)
 
 
-def pace_of(question: Question, recipe: Recipe, serving: Serving) -> DraftPace:
-    return DraftPace(Pace(Roofline(question.model, serving), VLLM_HOST), recipe.drafts, question.limits.accepted)
+class Folded:
+    """A Prior: seconds of a step with drafts, folded: each decoding entry takes what its drafts do for each token that
+    they bring, of which a share `accepted` holds; no drafts where that is less. drafting: of who guesses."""
+
+    def __init__(self, pace: Prior, drafting: Prior, drafts: int, accepted: float) -> None:
+        self._pace, self._drafting, self._drafts = pace, drafting, drafts
+        self._brings = sum(accepted**i for i in range(drafts + 1))
+
+    def __call__(self, work: StepWork) -> float:
+        plain, decodes = self._pace(work), work.requests - work.long_entries
+        if not decodes:
+            return plain
+        rows, context = decodes * (self._drafts + 1), work.decode_context
+        alone = self._pace(StepWork(rows, decodes, 0, (self._drafts + 1) * context, rows, rows, decodes))
+        alone += self._drafts * self._drafting(StepWork(decodes, decodes, context, 0.0, decodes, decodes))
+        prompts = 0.0
+        if work.long_entries:
+            prompts = plain - self._pace(StepWork(decodes, decodes, context, 0.0, decodes, decodes))
+        return min(plain, max(prompts, 0.0) + alone / self._brings)
+
+
+def pace_of(question: Question, recipe: Recipe, serving: Serving) -> Pace:
+    """Seconds of a replica's steps."""
+    pace = Pace(Roofline(question.model, serving), VLLM_HOST)
+    if not recipe.drafts:
+        return pace
+    drafting = question.drafter.pace(serving)
+    return Pace(Folded(pace, drafting, recipe.drafts, question.limits.accepted), Host())
 
 
 def best_replica(question: Question, gpu: Hardware, recipe: Recipe, *, prompts: bool = True) -> Replica:
@@ -155,7 +137,7 @@ def _held(load: Load, recipe: Recipe, blocks: int) -> int:
     return min(int(max(_PACKED * tokens - shared, 0) / each), _MOST_AT_ONCE)
 
 
-def _token_seconds(load: Load, recipe: Recipe, pace: DraftPace, prompts: bool) -> Callable[[int], float]:
+def _token_seconds(load: Load, recipe: Recipe, pace: Pace, prompts: bool) -> Callable[[int], float]:
     """Of a token, by requests at once: continuous batches do a share of somebody's prompt in each step."""
     own = load.computed if recipe.caching else load.input_len + load.prefix_len
     before = load.prefix_len + load.cached if recipe.caching else 0
@@ -163,12 +145,10 @@ def _token_seconds(load: Load, recipe: Recipe, pace: DraftPace, prompts: bool) -
 
     def seconds(requests: int) -> float:
         context = int(requests * (load.prefix_len + load.input_len + load.output_len / 2))
-        if recipe.static or not prompts:
-            return pace.decode(requests, context)
-        begun = requests / load.output_len
-        entries = requests + math.ceil(begun)
-        work = StepWork(requests + math.ceil(begun * own), entries, context, begun * pairs, entries, entries)
-        return pace.mixed(work, requests)
+        begun = 0.0 if recipe.static or not prompts else requests / load.output_len
+        new = math.ceil(begun)
+        entries = requests + new
+        return pace(StepWork(requests + math.ceil(begun * own), entries, context, begun * pairs, entries, entries, new))
 
     return seconds
 

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.core.hardware import Hardware
 from headrace.core.priority import PRIORITY_NAMES
 from headrace.core.request import Request
-from headrace.plan.cell import Cell, Waits, draw_requests, only_first
+from headrace.plan.cell import Cell, Waits, draw_requests, only_first, with_prompt_there
 from headrace.plan.question import Question
 from headrace.plan.recipe import BLOCK, Recipe, Replica, best_replica, pace_of, room
 from headrace.workload.arrivals import season
@@ -19,7 +19,7 @@ from headrace.workload.arrivals import season
 _IDLE_S = 1.0  # after which blocks are copied to the host's memory
 # Requests of a simulated load: at least, and times that all slots are filled, to see what is sustained and how long
 # users wait.
-FEWEST, _ROUNDS, _WAIT_ROUNDS = 300, 3.0, 1.5
+FEWEST, ROUNDS, WAIT_ROUNDS = 300, 3.0, 1.5
 _PROMPT_SLOTS, _PROMPT_CHUNK = 64, 2048  # of a replica that computes prompts alone
 _FULLER = 0.02  # headroom where what may wait fills what is left over
 _NIC_SHARE = 0.65  # of a NIC's bandwidth that one transfer reaches
@@ -76,27 +76,33 @@ class Trials:
             return replace(flat, cost=flat.cost * season_mean())
         if recipe.offload and not self._returns():
             return self.of(replace(recipe, offload=False))
+        if recipe.contiguous and self._replica(recipe) == self._replica(replace(recipe, contiguous=False)):
+            return self.of(replace(recipe, contiguous=False))
         return self._split(recipe) if recipe.split else self._unified(recipe)
+
+    def _replica(self, recipe: Recipe) -> Replica:
+        return best_replica(self._question, self._gpu, recipe, prompts=not recipe.split)
 
     def _unified(self, recipe: Recipe) -> Trial:
         question = self._question
-        replica = best_replica(question, self._gpu, recipe)
+        replica = self._replica(recipe)
         requests = self._requests(replica.slots, recipe)
         cell = self._cell(recipe, replica)
         rate = cell.sustained(requests) / self._headroom(recipe)
-        waiting = requests[: _count(replica.slots, _WAIT_ROUNDS)]
+        waiting = requests[: _count(replica.slots, WAIT_ROUNDS)]
         waits = cell.waits(waiting, rate, question.seed + 1, only=_urgent(recipe))
         return self._trial(math.ceil(self.rate / rate) * replica.serving.devices, waits, replica)
 
     def _split(self, recipe: Recipe) -> Trial:
         """Prompts on replicas of their own, whose blocks go to those that decode."""
         question, headroom, only = self._question, self._headroom(recipe), _urgent(recipe)
-        replica = best_replica(question, self._gpu, recipe, prompts=False)
+        replica = self._replica(recipe)
         requests = self._requests(replica.slots, recipe)
-        decode = replace(self._cell(recipe, replica), step_s=pace_of(question, recipe, replica.serving).answers)
-        decoded = decode.sustained(requests) / headroom
-        waiting = _count(replica.slots, _WAIT_ROUNDS)
-        after = decode.waits(requests[:waiting], decoded, question.seed + 1, only=only)
+        there = [with_prompt_there(request) for request in requests]
+        decode = replace(self._cell(recipe, replica), caching=True)
+        decoded = decode.sustained(there) / headroom
+        waiting = _count(replica.slots, WAIT_ROUNDS)
+        after = decode.waits(there[:waiting], decoded, question.seed + 1, only=only)
         prefill = replace(self._cell(replace(recipe, drafts=0), replica), slots=_PROMPT_SLOTS, budget=_PROMPT_CHUNK)
         firsts = [only_first(request) for request in requests]
         begun = prefill.sustained(firsts) / headroom
@@ -118,7 +124,6 @@ class Trials:
         return Trial(gpus, gpus * price, waits, in_time, replica.serving.ranks, replica.slots)
 
     def _cell(self, recipe: Recipe, replica: Replica) -> Cell:
-        pace = pace_of(self._question, recipe, replica.serving)
         most = _MOST_HOST_BLOCKS if recipe.offload else _SWAPPED_BLOCKS if recipe.urgent else 0
         host = min(replica.serving.devices * self._gpu.host_memory_bytes // replica.block_bytes, most)
         return Cell(
@@ -127,8 +132,7 @@ class Trials:
             block_size=BLOCK,
             budget=recipe.chunk,
             longest=room(self._question.load),
-            step_s=pace.both,
-            prior=pace.seconds,
+            pace=pace_of(self._question, recipe, replica.serving),
             caching=recipe.caching,
             static=recipe.static,
             host_blocks=host if recipe.caching else 0,
@@ -138,7 +142,7 @@ class Trials:
 
     def _requests(self, slots: int, recipe: Recipe) -> list[Request]:
         load = self._question.load
-        return draw_requests(load, _count(slots, _ROUNDS), self._question.seed, urgent=recipe.urgent, room=room(load))
+        return draw_requests(load, _count(slots, ROUNDS), self._question.seed, urgent=recipe.urgent, room=room(load))
 
     def _returns(self) -> bool:
         """Whether anything that was computed for one request is asked again by another, beside the common prefix."""

@@ -5,7 +5,7 @@ when a request comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from headrace.core.config import Config
 from headrace.core.request import OutputDelta, Request
@@ -54,6 +54,13 @@ class Replica:
         """Take a request, or go on with one of a replica that was lost. Raises RequestError as the engine does."""
         self.catch_up(now)
         self._engine.add(request, now, replayed=replayed)
+        self._resume(now)
+
+    def add_together(self, requests: Sequence[Request], now: float) -> None:
+        """Take requests of which none is begun before all are there."""
+        self.catch_up(now)
+        for request in requests:
+            self._engine.add(request, now)
         self._resume(now)
 
     def expect(self, request: Request, now: float) -> int | None:
