@@ -36,6 +36,6 @@ def test_the_same_seed_gives_the_same_result() -> None:
     assert replace(one, wall_s=0.0) == replace(other, wall_s=0.0)
 
 
-def test_an_unknown_router_is_refused_with_the_nearest() -> None:
+def test_an_unknown_router_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match="least-loaded"):
         simulate(load(1), FLEET, router="least-load")

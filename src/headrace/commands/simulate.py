@@ -42,6 +42,9 @@ from headrace.workload.synthetic import KINDS
 @click.option("--replicas", type=int, default=1, show_default=True)
 @pool_options
 @click.option("--router", default="round-robin", show_default=True, help=f"One of {', '.join(ROUTERS)}.")
+@click.option(
+    "--kv-events-delay-ms", type=float, help="The prefix router is told what caches do, so late. [it guesses]"
+)
 @click.option("--tensor-parallel-size", type=int, default=1, show_default=True, help="GPUs of a replica.")
 @click.option("--precision", default="bf16", show_default=True, help="Of the weights: bf16, fp8, int8, int4, fp4.")
 @click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto (bf16), fp8, int8.")
@@ -83,6 +86,7 @@ def simulate(
     requests: int | None,
     rate_multiplier: float,
     router: str,
+    kv_events_delay_ms: float | None,
     block_size: int | None,
     slo_ttft_ms: float | None,
     slo_tpot_ms: float | None,
@@ -119,6 +123,7 @@ def simulate(
                 watch=watch,
                 faults=faults,
                 startup_s=startup_s,
+                kv_events_delay_s=None if kv_events_delay_ms is None else kv_events_delay_ms / 1e3,
             )
 
     watch = None if html is None else Watch()
@@ -138,6 +143,7 @@ def simulate(
             **fleet,
             **pools,
             "router": router,
+            "kv_events_delay_ms": kv_events_delay_ms,
             "rate_multiplier": rate_multiplier,
             "fail": ", ".join(fail),
             "slo_ttft_ms": slo_ttft_ms,

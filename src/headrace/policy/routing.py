@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from headrace.policy.block_events import BlockEvent, BlockRemoved, BlockStored
 from headrace.policy.replica import Loads, Numbers, Speed
 
 TYPICAL_ANSWER = 256
@@ -142,6 +143,16 @@ class PrefixIndex:
     def cleared(self, replica: int) -> None:
         """A replica has nothing."""
         self.removed(replica, [name for name, held in self._holders.items() if held >> replica & 1])
+
+    def follow(self, replica: int, events: Iterable[BlockEvent]) -> None:
+        """What happened in a replica's cache, in order; prompts must be named as its blocks are."""
+        for event in events:
+            if isinstance(event, BlockStored):
+                self.stored(replica, event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                self.removed(replica, event.block_hashes)
+            else:
+                self.cleared(replica)
 
     def depths(self, names: Sequence[Hashable]) -> Numbers:
         """How many blocks of a prompt each replica has, from the first on without a gap: float64 [replicas]."""

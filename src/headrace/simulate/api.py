@@ -49,6 +49,7 @@ def simulate(
     seed: int = 0,
     fail: Sequence[str] = (),
     startup_s: float = STARTUP_S,
+    kv_events_delay_ms: float | None = None,
 ) -> Result:
     """Latency, goodput and cache hits of a fleet under a trace or a workload. Raises ConfigError or ModelError, naming
     the field and what is allowed."""
@@ -91,4 +92,5 @@ def simulate(
         slo=slo,
         faults=read_faults(fail, pools.replicas, link_names(pools)),
         startup_s=startup_s,
+        kv_events_delay_s=None if kv_events_delay_ms is None else kv_events_delay_ms / 1e3,
     )

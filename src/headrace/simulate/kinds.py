@@ -26,6 +26,8 @@ from headrace.simulate.replica import Replica, Sink
 
 ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
 _TYPICAL_CONTEXT = 4096
+_NOWHERE = "inproc://simulated"
+"""Where events are published: nobody binds it, the simulation takes them from the engine."""
 
 
 class Simulated(Protocol):
@@ -45,14 +47,19 @@ class Simulated(Protocol):
 
 
 class Kind:
-    """log: requests of which an engine keeps records, None for no such records. guessing: how tokens are guessed ahead;
-    receives: prompts computed elsewhere that may be on their way to one at once."""
+    """log: requests of which an engine keeps records, None for no such records; events: whether it tells what its cache
+    stores and removes. guessing: how tokens are guessed ahead; receives: prompts computed elsewhere that may be on
+    their way to one at once. index: what the prefix router knows of their caches."""
 
-    def __init__(self, fleet: Simulated, log: int | None) -> None:
+    def __init__(self, fleet: Simulated, log: int | None, *, events: bool = False) -> None:
         self.replicas = fleet.replicas
         self.capacity, self.config, self.pace = fleet.capacity(), fleet.config(), fleet.pace()
         if log is not None:
             self.config = replace(self.config, request_log=log)
+        if events:
+            self.config = replace(self.config, kv_events_endpoint=_NOWHERE)
+        self._events = events
+        self.index = PrefixIndex(self.replicas)
         self.latency = LatencyModel(self.pace, learning=False)
         self.guessing, self.receives = fleet.guessing, 0
 
@@ -74,7 +81,9 @@ class Kind:
         if name == "two-choices":
             return TwoChoices()
         if name == "prefix":
-            index, blocks = PrefixIndex(self.replicas), [min(self.capacity.num_blocks)] * self.replicas
+            assumed = None
+            if not self._events:
+                assumed = Assumed(self.index, [min(self.capacity.num_blocks)] * self.replicas)
             answer = TYPICAL_ANSWER if answers else 1
-            return LongestPrefix(index, self.speed, self.capacity.block_size, Assumed(index, blocks), answer=answer)
+            return LongestPrefix(self.index, self.speed, self.capacity.block_size, assumed, answer=answer)
         raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}", field="router")

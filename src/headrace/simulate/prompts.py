@@ -9,8 +9,11 @@ import sys
 from array import array
 from collections.abc import Sequence
 
+from headrace.policy.chain import links, namespace
 from headrace.simulate.executor import ANSWER_TOKEN
 from headrace.workload.demand import ANSWER, Part
+
+_UNSALTED = namespace("", "")
 
 
 class Prompts:
@@ -34,6 +37,11 @@ class Prompts:
         tokens = array("i")
         tokens.frombytes(b"".join(parts))
         return tokens
+
+    def hashes(self, prompt: Sequence[Part], block_size: int) -> list[bytes]:
+        """One for each whole block, as engines without a fingerprint name them."""
+        tokens = self.tokens(prompt)
+        return links(_UNSALTED, tokens.tobytes(), tokens.itemsize * block_size)
 
     def names(self, prompt: Sequence[Part], block_size: int) -> list[int]:
         """One for each whole block."""

@@ -18,11 +18,12 @@ from dataclasses import replace
 from headrace.core.errors import ConfigError, RequestError
 from headrace.core.request import OutputDelta, Request, SamplingParams
 from headrace.policy.replica import Load, Loads
-from headrace.policy.routing import Ask
+from headrace.policy.routing import Ask, PrefixIndex
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
 from headrace.simulate.kinds import Kind, Simulated
 from headrace.simulate.ledger import Entry, Ledger
+from headrace.simulate.news import News, check_events
 from headrace.simulate.pools import Pools
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.replica import NEVER, Replica
@@ -31,7 +32,7 @@ from headrace.simulate.transfers import Transfers
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand, Part
 
-_WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER = 0, 1, 2, 3, 4
+_WAKE, _ARRIVAL, _FAULT, _RECOVERY, _TRANSFER, _TOLD = 0, 1, 2, 3, 4, 5
 STARTUP_S = 60.0
 """Seconds in which a replica that died is there again."""
 _PARAMS = SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True)
@@ -52,10 +53,12 @@ def simulate(
     watch: Watch | None = None,
     faults: Sequence[Fault] = (),
     startup_s: float = STARTUP_S,
+    kv_events_delay_s: float | None = None,
 ) -> Result:
     """Serve all demands by a fleet. router: one of ROUTERS. rate_multiplier: arrivals come so many times as fast; times
     after another request's end stay. progress is told how many requests more have ended or were refused; watch
-    is filled with what a report shows. faults happen; a replica that died is there again startup_s later. Raises
+    is filled with what a report shows. faults happen; a replica that died is there again startup_s later.
+    kv_events_delay_s: how late the prefix router is told what caches store and remove, None: it assumes. Raises
     ConfigError where a setting is out of range or the model does not fit."""
     began = time.perf_counter()
     if not demands:
@@ -64,9 +67,11 @@ def simulate(
         raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
     if not 0 <= startup_s < float("inf"):
         raise ConfigError(f"startup_s must be finite and at least 0, got {startup_s}", field="startup_s")
+    if kv_events_delay_s is not None:
+        check_events(kv_events_delay_s, fleet, router)
     if rate_multiplier != 1:
         demands = [one if one.follows is not None else replace(one, at=one.at / rate_multiplier) for one in demands]
-    run = Simulation(demands, fleet, router, seed, progress, watch, faults, startup_s)
+    run = Simulation(demands, fleet, router, seed, progress, watch, faults, startup_s, kv_events_delay_s)
     with _seldom_collecting():
         run.run()
     return run.result(slo or Slo(), time.perf_counter() - began)
@@ -95,6 +100,7 @@ class Simulation:
         watch: Watch | None = None,
         faults: Sequence[Fault] = (),
         startup_s: float = STARTUP_S,
+        kv_events_delay_s: float | None = None,
     ) -> None:
         self._demands = demands
         self._faults, self._startup_s = faults, startup_s
@@ -105,7 +111,8 @@ class Simulation:
         self._seed = seed
         log = None if watch is None else len(demands)
         kinds = (fleet.prefill, fleet.decode) if isinstance(fleet, Pools) else (fleet,)
-        self._kinds = [Kind(kind, log) for kind in kinds]
+        self._news = None if kv_events_delay_s is None else News(kv_events_delay_s)
+        self._kinds = [Kind(kind, log, events=self._news is not None) for kind in kinds]
         self._of = [kind for kind in self._kinds for _ in range(kind.replicas)]
         self._capacity = self._kinds[-1].capacity
         self._replicas: list[Replica | None] = [None] * fleet.replicas
@@ -156,10 +163,13 @@ class Simulation:
                 self._transfers.due()
                 continue
             if kind != _WAKE:
-                # A fault in an empty system, after all has ended, lengthens nothing.
+                # What happens in an empty system, after all has ended, lengthens nothing.
                 if self._inside or self._more_to_come():
                     self._move_to(at)
-                    if kind == _FAULT:
+                    if kind == _TOLD:
+                        assert self._news is not None
+                        self._news.tell(self.index, self._replicas)
+                    elif kind == _FAULT:
                         self._fail(index)
                     else:
                         self._recover(self._faults[index])
@@ -192,6 +202,11 @@ class Simulation:
             self._transfers.take_for_cached(self._prompts.names(prompt, self._capacity.block_size))
 
     @property
+    def index(self) -> PrefixIndex:
+        """What the prefix router knows of caches."""
+        return self._kinds[0].index
+
+    @property
     def transfer(self) -> TransferSummary | None:
         """Of what went from one pool to the other so far."""
         return None if self._transfers is None else self._transfers.summary(self._now - self._start)
@@ -211,7 +226,8 @@ class Simulation:
             self._held.append(index)
             return
         demand, entry = self._demands[index], self.ledger.entries[index]
-        names = self._prompts.names(demand.prompt, self._capacity.block_size) if self._names else ()
+        named = self._prompts.names if self._news is None else self._prompts.hashes
+        names = named(demand.prompt, self._capacity.block_size) if self._names else ()
         ask = Ask(entry.input_len, names, (self._draw.random(), self._draw.random()))
         transfers, goes_on = self._transfers, False
         if transfers is None:
@@ -354,6 +370,8 @@ class Simulation:
 
     def _follow(self, index: int, replica: Replica) -> None:
         """A replica has moved."""
+        if self._news is not None and (at := self._news.take(index, replica, self._now)) is not None:
+            heapq.heappush(self._events, (at, _TOLD, index))
         self.heed(index, replica)
         if self._transfers is not None:
             self._transfers.heed(index, replica)
