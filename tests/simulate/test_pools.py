@@ -20,6 +20,7 @@ from headrace.simulate.placement import PLACEMENTS
 from headrace.simulate.pools import Pools
 from headrace.simulate.result import Slo
 from headrace.simulate.simulator import Simulation
+from headrace.simulate.transfers import Transfers
 from headrace.workload.demand import ANSWER, Demand
 
 FLEET = ask_fleet("llama-3-8b", "h100", block_size=16, max_num_batched_tokens=1024)
@@ -169,6 +170,14 @@ def test_a_slow_link_takes_so_many_times_as_long():
     for name, times in (("nic", 4), ("nic1", 4), ("nic1.in", 4), ("nic1.out", 1), ("uplink", 1)):
         _, entries, _ = run(demands, POOLS, [Fault(LINK, 0, 0.0, 1e3, 4.0, name)])
         assert entries[0].transfer == pytest.approx(times * wire + SEND.nic_fixed), name
+
+
+def test_looking_after_a_busy_link_costs_no_more_the_longer_it_is_busy(monkeypatch):
+    due, looked = Transfers.due, []
+    monkeypatch.setattr(Transfers, "due", lambda self: (looked.append(0), due(self)))
+    demands = [Demand(0.04 * i, ((i, PROMPT),), ANSWERED) for i in range(40)]
+    run(demands, POOLS, [Fault(LINK, 0, 0.0, 1e3, 12.0, "nic")])
+    assert len(looked) < 10 * len(demands)
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -42,7 +42,7 @@ class Swap:
 
 
 def least_claim(slots: Slots, patience: Patience) -> int:
-    """The slot that gives way when blocks run out. At least two are taken."""
+    """The slot that gives way when blocks run out. At least one is taken."""
     return int(slots.by_claim(patience.most_preemptions)[-1])
 
 

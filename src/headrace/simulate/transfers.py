@@ -88,6 +88,7 @@ class Transfers:
         self._matching = False
         self._streams: dict[Stream, _Handover] = {}
         self._landing: list[tuple[float, int]] = []
+        self._called = NEVER  # the next time at which due() was asked for
         self._bytes = self._saved = 0.0
         self._took: list[float] = []
         self._waited: list[float] = []
@@ -143,6 +144,8 @@ class Transfers:
     def due(self) -> None:
         """It is a time that was asked for, or who waits may have somewhere to go."""
         now = self._host.now
+        if self._called <= now:
+            self._called = NEVER
         for stream in self.network.advance(now):
             self._land(self._streams[stream])
         while self._landing and self._landing[0][0] <= now:
@@ -268,7 +271,8 @@ class Transfers:
 
     def _schedule(self) -> None:
         at = min(self.network.next, self._landing[0][0] if self._landing else NEVER)
-        if at < NEVER:
+        if at < self._called:
+            self._called = at
             self._host.wake_transfers(at)
 
     def summary(self, duration: float) -> TransferSummary:
