@@ -71,7 +71,7 @@ def test_arrivals_come_as_much_faster_as_asked(trace: Path, tmp_path: Path) -> N
         ({"gpu": "h1000"}, "the nearest is h100"),
         ({"model": "llama-3-70b"}, "2 would hold them"),
         ({"model": "deepseek-v3", "flags": ("--tensor-parallel-size", "8")}, "no 8 of one node hold them"),
-        ({"flags": ("--router", "prefixes")}, "did you mean prefix"),
+        ({"flags": ("--router", "prefixes")}, "router must be one of round-robin, "),
         ({"flags": ("--precision", "fp7")}, "precision must be one of bf16, fp8"),
         ({"flags": ("--replicas", "0")}, "replicas must be at least 1"),
         ({"flags": ("--rate-multiplier", "0")}, "rate_multiplier must be above 0"),
