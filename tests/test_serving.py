@@ -227,6 +227,36 @@ def test_what_cannot_be_served_is_said_and_ends(default_model, settings, words):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("number", "words"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "")])
+def test_a_signal_while_it_starts_ends_both_processes_at_once(default_model, tmp_path, number, words):
+    given = {"model": str(default_model), "port": free_port()}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, json.dumps(given)],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: psutil.Process(process.pid).children())
+    engine = engine_of(process)
+    process.send_signal(number)
+    assert words in process.communicate(timeout=4)[1]
+    assert not engine.is_running()
+    assert not list(tmp_path.glob("headrace-*"))
+
+
+def test_of_two_that_start_at_once_on_a_port_one_says_that_it_is_taken(default_model):
+    given = {"model": str(default_model), "port": free_port()}
+    command = [sys.executable, "-c", CODE, json.dumps(given)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        wait_for(lambda: any(one.poll() is not None for one in both), 30)
+    finally:
+        for one in both:
+            one.terminate()
+        said = [one.communicate(timeout=20)[1] for one in both]
+    assert sum("cannot listen" in text and "Traceback" not in text for text in said) == 1
+
+
 def test_an_admin_port_shows_what_the_api_does_not(default_model):
     admin = free_port()
     with serving(default_model, admin_port=admin) as (url, _):

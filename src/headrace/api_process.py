@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from headrace import __version__
 from headrace.collector import settle
 from headrace.core.config import Config
+from headrace.core.errors import ConfigError
 from headrace.engine.client import EngineHandle, ProcessClient
 from headrace.engine.trial_gate import TrialGate
 from headrace.models.grammar import WARM_AFTER_S, GrammarCompiler
@@ -123,6 +124,7 @@ async def _run(
         asyncio.get_running_loop().call_later(WARM_AFTER_S, _warm_when_idle, grammars, app.state.service)
         cut_streams = partial(client.stop, "the server was stopped")
         server = DrainingServer(uvicorn_config, app, config.shutdown_timeout, cut_streams)
+        _listen(listener, config)
         first = place.index == place.before == 0
         announcing = asyncio.create_task(_announce(server, config, listener)) if first else None
         async with _serving_admin(app.state.service, admin):
@@ -252,10 +254,21 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
+def _listen(listener: socket.socket, config: Config) -> None:
+    """Where nobody listened when it took its address, somebody who took it too may do so by now."""
+    try:
+        listener.listen()
+    except OSError as error:
+        where = f"{config.host}:{config.port}"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; choose another --port", field="port") from error
+
+
 async def _announce(server: uvicorn.Server, config: Config, listener: socket.socket) -> None:
     """Say where the API is, once it is."""
     while not server.started and not server.should_exit:
         await asyncio.sleep(0.005)
+    if not server.started:
+        return
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     _tell(f"{config.served_model_name} is served at http://{shown}:{port}/v1")

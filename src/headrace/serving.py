@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ def serve(config: Config) -> int:
     config = dataclasses.replace(locate_model(config), served_model_name=name)
     listeners = _bind_all(config.host, config.port, config.api_server_count)
     admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
+    # Until who serves takes signals: it must not leave an engine behind that still loads.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     engine = EngineProcess(config)
     try:
         # Not at the top: importing these takes longer than all else this process does before it is ready.
@@ -40,6 +43,9 @@ def serve(config: Config) -> int:
         engine.close()
         if engine.exit_status() == SETTINGS_AT_FAULT:
             raise ConfigError(str(error)) from error
+        raise
+    except BaseException:
+        engine.terminate()
         raise
     finally:
         for listener in (*listeners, *([] if admin is None else [admin])):

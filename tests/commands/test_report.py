@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from headrace import cli
 from headrace.commands.report import show
 
 REPORT = {
@@ -45,3 +46,11 @@ def test_json_has_the_values_unrounded(tmp_path, capsys):
 def test_what_is_empty_shows_as_a_dash(capsys):
     show({"windows": [], "defaults": {}, "name": "", "none": None, "zero": 0, "kept": ["a"]}, None)
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["-", "-", "-", "-", "0", "a"]
+
+
+def test_a_file_without_a_folder_is_refused_before_anything_is_computed(tmp_path, capsys):
+    assert cli.run(["plan", "--list", "--json", str(tmp_path / "no" / "report.json")]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "'--json'" in captured.err
+    assert repr(str(tmp_path / "no")) in captured.err

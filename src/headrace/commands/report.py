@@ -13,15 +13,29 @@ import click
 
 Report = Mapping[str, Any]
 
+
+class NewFile(click.Path):
+    """A file to be written, whose folder is looked for before anything is computed."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        file = Path(str(super().convert(value, param, ctx)))
+        if not file.parent.is_dir():
+            self.fail(f"there is no folder {str(file.parent)!r} to write it in", param, ctx)
+        return file
+
+
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=NewFile(),
     help="Also write the report there.",
 )
 plot_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--plot",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=NewFile(),
     help="Also draw the report there, as .png or .svg; needs the `plan` extra.",
 )
 

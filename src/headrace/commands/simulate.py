@@ -12,7 +12,7 @@ import click
 
 from headrace.bench.picture import drawing
 from headrace.commands.pools import pool_options, take_pool_settings
-from headrace.commands.report import json_option, show, write_json
+from headrace.commands.report import NewFile, json_option, show, write_json
 from headrace.simulate.asking import ask_fleet, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
 from headrace.simulate.kinds import ROUTERS
@@ -74,7 +74,7 @@ from headrace.workload.synthetic import KINDS
 @click.option("--sweep", "multipliers", metavar="1,2,4", help="Also simulate so many times this load, each in turn.")
 @click.option(
     "--html",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=NewFile(),
     help="Also write a report with pictures there, one file; needs the `plan` extra.",
 )
 @json_option
