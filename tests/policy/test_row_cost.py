@@ -79,6 +79,7 @@ def test_only_steps_that_decode_count():
     cost = RowCost(LatencyModel())
     cost.observe(StepWork(64, 1, 0, 2048.0, 1, 1, 1), 1.0)
     cost.observe(step(MOST_ROWS + 1), 1.0)
+    cost.observe(step(0), 1.0)
     assert cost.measured() == []
     assert not cost.knows(1)
     assert cost.knows(MOST_ROWS + 1)

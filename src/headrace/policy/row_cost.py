@@ -93,7 +93,7 @@ class RowCost:
     def observe(self, work: StepWork, seconds: float, *, drafted: bool = False) -> None:
         """A step of decodes took so long, all that is done for it included. drafted: some of its rows were guesses."""
         rows = work.tokens
-        if rows > MOST_ROWS or work.logit_rows < rows or seconds <= 0:
+        if not 0 < rows <= MOST_ROWS or work.logit_rows < rows or seconds <= 0:
             return
         curve = self._drafted if drafted else self._plain
         if drafted:
