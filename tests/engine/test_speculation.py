@@ -106,6 +106,24 @@ def test_right_guesses_save_steps_and_wrong_ones_cost_none(depth):
     assert many <= plain * depth + 1
 
 
+@pytest.mark.parametrize("under_way", [1, 2])
+def test_who_goes_on_beside_a_step_with_guesses_for_others_keeps_what_it_gains(under_way):
+    made = [Request(f"r{i}", [i, 2, 3], SamplingParams(), 40, seed=i, num_speculative_tokens=4 * i) for i in range(2)]
+    engine = Engine(NullExecutor(capacity()), Config(pipeline_depth=2), drafter=oracle(made, 0))
+    clock = count(0.0, 1e-3).__next__
+    got = {request.request_id: [] for request in made}
+    for request in made:
+        engine.add(request, 0.0)
+    for turn in count():
+        begun = [engine.begin_step(clock()) for _ in range(under_way if turn > 3 else 1)]
+        for delta in (delta for _ in begun for delta in engine.finish_step(clock)):
+            got[delta.request_id] += delta.token_ids
+        if not engine.has_work:
+            break
+    assert got == {request.request_id: expected_tokens(request, VOCAB, (None,)) for request in made}
+    assert engine.drafting.accepted
+
+
 class TimedExecutor(NullExecutor):
     """Takes 4 ms for a step and `row_ms` for each row of it."""
 

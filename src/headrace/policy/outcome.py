@@ -93,8 +93,11 @@ def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOut
 def _take_in_guessed(
     roster: Roster, step: Step, steady: Steady, output: BatchOutput, speculation: Speculation
 ) -> list[OutputDelta] | None:
-    """take_in() of a step with guesses where no request ends; None, and nothing done, if one might."""
+    """take_in() of a step with guesses where no request ends; None, and nothing done, if one might, or if one that has
+    no guesses was computed further meanwhile."""
     state, ends, starts = roster.slots, step.ends.tolist(), step.batch.starts.tolist()
+    if np.count_nonzero(state.computed.take(steady.at) != step.ends):
+        return None
     proven = prove(state, step, output)
     last = state.last.take(steady.at).tolist()
     for one in proven:
