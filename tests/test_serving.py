@@ -244,6 +244,12 @@ def test_a_signal_while_it_starts_ends_both_processes_at_once(default_model, tmp
     assert not list(tmp_path.glob("headrace-*"))
 
 
+def test_a_server_that_ends_soon_says_nothing_of_it(default_model, capfd):
+    with serving(default_model):
+        pass
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
 def test_of_two_that_start_at_once_on_a_port_one_says_that_it_is_taken(default_model):
     given = {"model": str(default_model), "port": free_port()}
     command = [sys.executable, "-c", CODE, json.dumps(given)]

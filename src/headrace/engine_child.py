@@ -30,12 +30,12 @@ def _show_loading(done: int, total: int) -> None:
     sys.stderr.flush()
 
 
-def _warm_when_idle(built: BuiltEngine) -> None:
+def _warm_when_idle(built: BuiltEngine, ended: threading.Event) -> None:
     """Get ready for forms of outputs while nobody waits for anything."""
-    time.sleep(WARM_AFTER_S)
-    while built.engine.has_work:
-        time.sleep(WARM_AFTER_S)
-    built.grammars.warm()
+    while not ended.wait(WARM_AFTER_S):
+        if not built.engine.has_work:
+            built.grammars.warm()
+            return
 
 
 def _event_publisher(config: Config) -> EventPublisher | None:
@@ -68,8 +68,13 @@ def main() -> int:
     loop = EngineLoop(built.engine, folder, built.ready, parent=start.parent, events=events)
     loop.stop_on(signal.SIGTERM)
     settle()
-    threading.Thread(target=_warm_when_idle, args=(built,), name="headrace-warming", daemon=True).start()
+    ended = threading.Event()
+    warming = threading.Thread(target=_warm_when_idle, args=(built, ended), name="headrace-warming", daemon=True)
+    warming.start()
     loop.run()
+    # A thread that lives on would keep the engine, of which the kernels say at the exit that it leaks.
+    ended.set()
+    warming.join(1)
     return 0
 
 
