@@ -130,7 +130,7 @@ class RowCost:
         ]
 
     def knows(self, rows: int) -> bool:
-        """Whether it was measured what so many rows take without guesses, or need not be, or never is."""
+        """Whether it was measured what so many decodes take without guesses, or need not be."""
         return rows > MOST_ROWS or rows in self._plain.measured or not self._latency.learning
 
     def relative(self, rows: int, most: int) -> list[float]:

@@ -240,13 +240,14 @@ class Speculation:
         """Draft tokens for entries of the plan that decode, at most `left` in all; None for none. steady: every entry
         does, none of them waits for a step under way, and the plan's slots are named by one array from step to step."""
         self._steps += 1
+        self._asked = None
         crew = self._crew
         if not steady or crew is None or crew.slots is not plan.slots:
             crew = self._crew = self._gather(state, plan)
         if (crew.idle_until > self._steps and crew.draws == self.cost.draws) or not crew.members or left <= 0:
             return None
-        # What guesses cost is told by comparison.
-        if not self.cost.knows(crew.rows):
+        # What guesses cost is told by comparison; steps with chunks of prompts are not measured.
+        if crew.rows == crew.sampled and not self.cost.knows(crew.rows):
             return None
         starts = plan.starts.tolist()
         ready = None if steady else (state.done.take(plan.slots) == plan.starts).tolist()
