@@ -97,3 +97,11 @@ def test_the_command_writes_it(tmp_path, capsys):
     assert html.read_text().startswith("<!DOCTYPE html>") and "Goodput against load" in html.read_text()
     assert cli.run(["simulate", *flags[:-1], "0"]) == 2
     assert "sweep must be" in capsys.readouterr().err
+
+
+def test_of_pools_it_shows_the_busiest_link_and_not_all(tmp_path):
+    page = tmp_path / "report.html"
+    pools = ["--prefill-replicas", "1", "--decode-replicas", "2", "--transfer-min-tokens", "100"]
+    asked = ["--workload", "rag", "--rate", "6", "--requests", "40", "--model", "llama-3-8b", "--gpu", "h100", *pools]
+    assert cli.run(["simulate", *asked, "--html", str(page)]) == 0
+    assert "transfer.busiest_link" in page.read_text() and "transfer.links" not in page.read_text()
