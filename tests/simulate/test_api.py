@@ -41,6 +41,7 @@ def test_keywords_are_the_flags() -> None:
         ({"trace": "x.csv"}, "give either trace"),
         ({"workload": "chatt"}, "did you mean chat"),
         ({"precision": "fp7"}, "precision must be one of"),
+        ({"acceptance": 0.8}, "acceptance goes with num_speculative_tokens"),
         ({"workload": None, "trace": "x.csv", "rate": 3.0}, "rate and users go with workload"),
         ({"workload": None, "trace": "no-such-file.csv"}, "no-such-file.csv"),
     ],

@@ -56,7 +56,7 @@ from headrace.workload.synthetic import KINDS
 @click.option(
     "--num-speculative-tokens", type=int, default=0, show_default=True, help="Guessed ahead in a step at most."
 )
-@click.option("--acceptance", type=float, default=0.6, show_default=True, help="Odds that a guess after right ones is.")
+@click.option("--acceptance", type=float, help="Odds that a guess after right ones is. [0.6]")
 @click.option("--speculative-model", help="Model that guesses, on the same GPUs. [guessing takes nothing]")
 @click.option("--slo-ttft-ms", type=float, help="A good request's longest time to the first token.")
 @click.option("--slo-tpot-ms", type=float, help="A good request's longest time of each token after it.")

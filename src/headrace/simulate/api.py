@@ -42,7 +42,7 @@ def simulate(
     gpu_memory_utilization: float = USABLE,
     enable_prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
-    acceptance: float = 0.6,
+    acceptance: float | None = None,
     speculative_model: str | None = None,
     slo_ttft_ms: float | None = None,
     slo_tpot_ms: float | None = None,

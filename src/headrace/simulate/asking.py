@@ -16,7 +16,7 @@ from headrace.models.published import published_model
 from headrace.policy.draft_model import DraftModel
 from headrace.policy.memory import USABLE
 from headrace.policy.roofline import Serving
-from headrace.simulate.fleet import Fleet
+from headrace.simulate.fleet import ACCEPTANCE, Fleet
 from headrace.simulate.pools import Pools
 from headrace.workload.demand import Demand
 from headrace.workload.synthetic import named
@@ -46,7 +46,7 @@ def ask_fleet(
     gpu_memory_utilization: float = USABLE,
     enable_prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
-    acceptance: float = 0.6,
+    acceptance: float | None = None,
     speculative_model: str | None = None,
 ) -> Fleet:
     """model, speculative_model: published ones by name, or paths of some that are here. Raises ConfigError or
@@ -57,6 +57,8 @@ def ask_fleet(
         weights=_one_of("precision", precision, _PRECISIONS),
         cache=_one_of("kv_cache_dtype", kv_cache_dtype, _CACHES),
     )
+    if acceptance is not None and not num_speculative_tokens:
+        raise ConfigError("acceptance goes with num_speculative_tokens above 0", field="acceptance")
     return Fleet(
         _spec(model),
         serving,
@@ -68,7 +70,7 @@ def ask_fleet(
         gpu_memory_utilization=gpu_memory_utilization,
         enable_prefix_caching=enable_prefix_caching,
         num_speculative_tokens=num_speculative_tokens,
-        acceptance=acceptance,
+        acceptance=ACCEPTANCE if acceptance is None else acceptance,
         drafter=None if speculative_model is None else DraftModel(_spec(speculative_model)),
     )
 

@@ -17,6 +17,7 @@ from headrace.policy.pipeline import Stage, cut
 from headrace.policy.roofline import Roofline, Serving
 from headrace.simulate.guesses import Guessing
 
+ACCEPTANCE = 0.6
 VOCABULARY = 2**31 - 1
 """Prompts are made of names of contents, not of a model's tokens, so there are as many as there may be."""
 
@@ -41,7 +42,7 @@ class Fleet:
     enable_prefix_caching: bool = True
     host: Host = VLLM_HOST
     num_speculative_tokens: int = 0
-    acceptance: float = 0.6
+    acceptance: float = ACCEPTANCE
     drafter: DraftModel | None = None
 
     def __post_init__(self) -> None:
