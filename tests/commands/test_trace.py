@@ -55,5 +55,5 @@ def test_mistakes_are_the_operators(log, tmp_path, capsys):
     assert "Mooncake" in capsys.readouterr().err
     (tmp_path / "empty").write_text("")
     assert cli.run(["trace", "import", str(tmp_path / "empty"), "-o", str(tmp_path / "x")]) == 2
-    assert cli.run(["trace", "import", str(log), "-o", str(tmp_path / "none" / "x.csv")]) == 1
+    assert cli.run(["trace", "import", str(log), "-o", str(tmp_path / "none" / "x.csv")]) == 2
     assert "cannot be written" in capsys.readouterr().err

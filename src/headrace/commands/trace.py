@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from headrace.commands.report import json_option, show, write_json
+from headrace.commands.report import NewFile, json_option, show, write_json
 from headrace.core.errors import MachineError
 from headrace.workload.access_logs import read_log
 from headrace.workload.summary import summarize
@@ -37,7 +37,7 @@ def show_trace(file: Path, requests: int | None, json_file: Path | None) -> None
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NewFile(),
     required=True,
     help="The CSV to write; - for stdout.",
 )
