@@ -56,4 +56,4 @@ def test_mistakes_are_the_operators(log, tmp_path, capsys):
     (tmp_path / "empty").write_text("")
     assert cli.run(["trace", "import", str(tmp_path / "empty"), "-o", str(tmp_path / "x")]) == 2
     assert cli.run(["trace", "import", str(log), "-o", str(tmp_path / "none" / "x.csv")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
