@@ -10,6 +10,7 @@ import click
 
 from headrace.core.hardware import RACK_NODES
 from headrace.policy.disaggregation import MIN_TOKENS
+from headrace.simulate.asking import ask_pools
 from headrace.simulate.placement import NODES, PLACEMENTS
 from headrace.simulate.pools import AS_CACHED, TRANSFER_DTYPES
 
@@ -41,15 +42,4 @@ def pool_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def take_pool_settings(given: dict[str, Any]) -> dict[str, Any]:
     """These options' values, by keyword; they are in what is given no longer."""
-    return {
-        name: given.pop(name)
-        for name in (
-            "prefill_replicas",
-            "decode_replicas",
-            "transfer_min_tokens",
-            "transfer_dtype",
-            "incremental_transfer",
-            "placement",
-            "rack_nodes",
-        )
-    }
+    return {name: given.pop(name) for name in ask_pools.__kwdefaults__ or ()}

@@ -13,7 +13,7 @@ import click
 from headrace.bench.picture import drawing
 from headrace.commands.pools import pool_options, take_pool_settings
 from headrace.commands.report import NewFile, json_option, show, write_json
-from headrace.simulate.asking import ask_fleet, ask_pools, link_names, natural_block_size
+from headrace.simulate.asking import all_replicas, ask_fleet, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.report import render
@@ -103,7 +103,7 @@ def simulate(
         drawing("html", "html")  # else it would fail after the work
     several = read_multipliers(multipliers) if multipliers is not None else []
     pools = take_pool_settings(fleet)
-    replicas = (pools["prefill_replicas"] or 0) + (pools["decode_replicas"] or 0) or fleet["replicas"]
+    replicas = all_replicas(fleet["replicas"], pools["prefill_replicas"], pools["decode_replicas"])
     load = Load(trace, workload, rate, users, requests, replicas, seed)
     demands, _, _ = load.times(1.0)
     asked = ask_pools(ask_fleet(**fleet, block_size=block_size or natural_block_size(demands)), **pools)

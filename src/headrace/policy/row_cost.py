@@ -13,8 +13,6 @@ from collections import deque
 from math import inf
 from statistics import median
 
-import numpy as np
-
 from headrace.policy.latency import LatencyModel, StepWork
 
 MOST_ROWS = 128
@@ -46,7 +44,10 @@ class Curve:
 
     def at(self, rows: int) -> float:
         """Between its neighbours, or as the nearest; 0 where nothing was drawn."""
-        return float(np.interp(rows, self.rows, self.seconds)) if self.rows else 0.0
+        at = bisect_left(self.rows, rows)
+        if not 0 < at < len(self.rows):
+            return self.seconds[min(at, len(self.rows) - 1)] if self.rows else 0.0
+        return _between(self.rows[at - 1], self.seconds[at - 1], self.rows[at], self.seconds[at], rows)
 
     def forget(self) -> None:
         """Drop the oldest measurement of each."""
@@ -98,16 +99,13 @@ class RowCost:
         curve = self._drafted if drafted else self._plain
         if drafted:
             self._look_again = self.draws + _LOOK_AGAIN
-        seen = curve.measured.get(rows)
-        if seen is None:
-            seen = curve.measured[rows] = deque(maxlen=_REMEMBERED)
-        if len(seen) < curve.least:
+        if len(curve.measured.get(rows, ())) < curve.least:
             self._fresh = _FRESH
         else:
             off = seconds / self.seconds(rows, drafted=drafted)
             self._pace *= min(max(off, _FASTEST), _SLOWEST) ** _PACE_WEIGHT
             self._fresh += 1
-        seen.append(seconds / self._pace)
+        curve.add(rows, seconds / self._pace)
         if self._fresh >= _FRESH:
             self._fresh = 0
             self.draws += 1
@@ -157,7 +155,7 @@ class RowCost:
         if at == len(known):
             return taken[-1] + self._more(known[-1], rows)
         if at:
-            return _between(known[at - 1], taken[at - 1], known[at], taken[at], rows)
+            return self._plain.at(rows)
         # No step is held to cost less than its share, whatever the model makes of few measurements.
         high, after = known[0], taken[0]
         return max(after - (high - rows) * self._row_seconds(), after * rows / high)

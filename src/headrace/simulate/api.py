@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.policy.memory import USABLE
-from headrace.simulate.asking import ask_fleet, ask_load, ask_pools, link_names, natural_block_size
+from headrace.simulate.asking import all_replicas, ask_fleet, ask_load, ask_pools, link_names, natural_block_size
 from headrace.simulate.faults import read_faults
 from headrace.simulate.result import Result, Slo
 from headrace.simulate.simulator import STARTUP_S
@@ -53,7 +53,7 @@ def simulate(
 ) -> Result:
     """Latency, goodput and cache hits of a fleet under a trace or a workload. Raises ConfigError or ModelError, naming
     the field and what is allowed."""
-    count = (prefill_replicas or 0) + (decode_replicas or 0) or replicas
+    count = all_replicas(replicas, prefill_replicas, decode_replicas)
     demands = ask_load(trace, workload, rate=rate, users=users, requests=requests, replicas=count, seed=seed)
     fleet = ask_fleet(
         model,

@@ -109,6 +109,11 @@ def ask_pools(
     return Pools(replace(fleet, replicas=prefill_replicas), replace(fleet, replicas=decode_replicas), **told)  # type: ignore[arg-type]
 
 
+def all_replicas(replicas: int, prefill_replicas: int | None, decode_replicas: int | None) -> int:
+    """Of the pools together, or of the fleet without them."""
+    return (prefill_replicas or 0) + (decode_replicas or 0) or replicas
+
+
 def link_names(fleet: Fleet | Pools) -> list[str]:
     """Of the links that may fail."""
     return fleet.wiring().network.names if isinstance(fleet, Pools) else []
