@@ -105,6 +105,9 @@ def test_flags_and_model_win_over_the_file(tmp_path):
         ("s.toml", "threads = ", "cannot be read"),
         ("s.json", "{", "cannot be read"),
         ("s.json", "[1]", "must hold settings by name, got a list"),
+        ("s.json", '{"threads": 1, "threads": 2}', "'threads' is given twice"),
+        ("s.json", '{"speculative_config": {"method": "ngram", "method": "suffix"}}', "'method' is given twice"),
+        ("s.toml", "max-num-seqs = 1\nmax_num_seqs = 2", "gives max_num_seqs twice, with dashes"),
         ("s.yaml", "threads: 2", "must be a .toml or .json file"),
     ],
 )

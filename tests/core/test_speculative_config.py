@@ -53,6 +53,11 @@ def test_what_they_mean(settings, meant):
             "speculate is 'ngram', but 'suffix' in speculative_config: give it once",
         ),
         ({"speculative_config": "{"}, "speculative_config is not JSON"),
+        (
+            {"speculative_config": '{"method": "ngram", "method": "suffix"}'},
+            "speculative_config cannot be read: 'method' is given twice: give it once",
+        ),
+        ({"speculative_config": "[" * 100_000}, "speculative_config cannot be read: it is nested too deeply"),
         ({"speculative_config": "[]"}, "speculative_config must be a JSON object"),
         ({"speculative_config": {"eagle": 1}}, "speculative_config has no 'eagle'; known are method"),
         ({"speculative_config": {"num_speculative_tokens": "5"}}, "num_speculative_tokens must be int, got '5'"),

@@ -198,5 +198,8 @@ def test_a_file_of_keys_may_be_json(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text('{"carol": {"keys": ["c"]}}')
     assert read_keys(path) == [("c", Caller("carol", may_raise_priority=False))]
+    path.write_text('{"carol": {"keys": ["c"]}, "carol": {"keys": ["d"]}}')
+    with pytest.raises(ConfigError, match="'carol' is given twice"):
+        read_keys(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_keys(tmp_path / "absent.json")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
+from headrace.core.settings_json import read_settings_json
 
 _TYPES: dict[str, type] = {"int": int, "float": float, "str": str}
 
@@ -65,14 +65,19 @@ def read_settings(path: Path) -> dict[str, Any]:
         if path.suffix == ".toml":
             settings = tomllib.loads(path.read_text(encoding="utf-8"))
         elif path.suffix == ".json":
-            settings = json.loads(path.read_text(encoding="utf-8"))
+            settings = read_settings_json(path.read_text(encoding="utf-8"))
         else:
             raise ConfigError(f"--config must be a .toml or .json file, got {path}", field="config")
     except ValueError as error:
         raise ConfigError(f"--config {path} cannot be read: {error}", field="config") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"--config {path} must hold settings by name, got a {type(settings).__name__}")
-    return {name.replace("-", "_"): value for name, value in settings.items()}
+    named: dict[str, Any] = {}
+    for given, value in settings.items():
+        if (name := given.replace("-", "_")) in named:
+            raise ConfigError(f"--config {path} gives {name} twice, with dashes and underscores", field=name)
+        named[name] = value
+    return named
 
 
 def _flag(field: dataclasses.Field[Any]) -> Callable[[Command], Command]:

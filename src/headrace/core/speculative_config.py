@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from headrace.core.errors import ConfigError, shown
+from headrace.core.settings_json import read_settings_json
 
 _NAMES = {"method": "speculate", "num_speculative_tokens": "num_speculative_tokens", "model": "speculative_model"}
 _KINDS = {"method": str, "num_speculative_tokens": int, "model": str}
@@ -41,9 +42,11 @@ _ELSEWHERE = (
 def read_speculative_config(text: str) -> dict[str, Any]:
     """The settings that it stands for. Raises ConfigError naming what is wrong in it."""
     try:
-        given = json.loads(text)
-    except ValueError as error:
+        given = read_settings_json(text)
+    except json.JSONDecodeError as error:
         raise _wrong(f"is not JSON ({error}): {shown(text)}") from None
+    except ValueError as error:
+        raise _wrong(f"cannot be read: {error}") from None
     if not isinstance(given, dict):
         raise _wrong(f"must be a JSON object, got {shown(text)}")
     given = {name: value for name, value in given.items() if value is not None or name not in (*_NAMES, *_ELSEWHERE)}

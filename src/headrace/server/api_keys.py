@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.errors import ConfigError
+from headrace.core.settings_json import read_settings_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def is_key(key: str) -> bool:
 def _tables(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        tables = read_settings_json(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise ConfigError(f"api_key_file {path} cannot be read: {error}", field="api_key_file") from error
     if not isinstance(tables, dict):
