@@ -56,6 +56,25 @@ def test_speedups_are_those_of_the_steps_saved():
     assert all(one["ms"] > 0 and one["steps"] > 0 for one in report["step_ms_by_rows"])
 
 
+def test_of_several_rounds_a_group_counts_by_its_median():
+    prompts = {"a": [Asked([1, 2]), Asked([3, 4])]}
+    engines = {"none": Engine(NullExecutor(HAS), Config()), "other": Engine(NullExecutor(HAS), Config())}
+    now, calls = 0.0, 0
+
+    def clock():
+        """Every call takes a second; in one round of three the machine is slow while one of the two runs."""
+        nonlocal now, calls
+        calls += 1
+        now += 50.0 if 400 < calls < 500 else 1.0
+        return now
+
+    done = []
+    report = measure_speculation(engines, prompts, (1,), output_len=20, rounds=3, clock=clock, progress=done.append)
+    (row,) = report["rows"]
+    assert (row["groups"], len(done)) == (2, 6)
+    assert [row[name] for name in ("speedup", "decode_speedup", "latency_speedup")] == pytest.approx([1.0] * 3)
+
+
 def test_a_batch_is_full_however_few_prompts_there_are():
     few = [Asked([n]) for n in range(3)]
     assert [[one.ids[0] for one in group] for group in groups(few, 2)] == [[0, 1]]

@@ -8,7 +8,7 @@ last tokens do not repeat. What guessing costs where nothing comes of it is meas
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,17 +81,20 @@ class _Run:
 
 @dataclass(slots=True)
 class _Sum:
-    """Per group: speedups; over all: counts."""
+    """ratios: by group, for each round how much faster it was as a whole, after the first tokens, and to a prompt's end
+    in the mean. loops: groups in which an answer loops. Over all: counts."""
 
-    speedups: list[float] = field(default_factory=list)
-    decode_speedups: list[float] = field(default_factory=list)
-    latency_speedups: list[float] = field(default_factory=list)
-    unlooped: list[float] = field(default_factory=list)
+    ratios: dict[int, list[tuple[float, float, float]]] = field(default_factory=dict)
+    loops: set[int] = field(default_factory=set)
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
     tokens: int = 0
     steps: int = 0
+
+    def speedups(self, which: int) -> dict[int, float]:
+        """By group, the median of its rounds."""
+        return {group: statistics.median(one[which] for one in seen) for group, seen in self.ratios.items()}
 
 
 def measure_speculation(
@@ -101,13 +104,15 @@ def measure_speculation(
     *,
     output_len: int,
     most: int | None = None,
+    rounds: int = 1,
     eos_ids: tuple[int, ...] = (),
     clock: Clock,
     progress: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
     """engines: by method, PLAIN among them, and perhaps IN_VAIN, which is asked for one group of each category alone
     and gives overhead. prompts: by category, of which `most` are run at each batch, or one batch if that is more; a
-    category that has too few for that repeats them. Greedy, output_len tokens each. Returns rows (method, category,
+    category that has too few for that repeats them; all of it `rounds` times, of which a group's median counts. Greedy,
+    output_len tokens each. Returns rows (method, category,
     batch, ...), what steps took by their rows, the share of answers that loop, and what to turn on. Raises EngineError
     if a method changes a token."""
     rows: list[dict[str, Any]] = []
@@ -116,14 +121,14 @@ def measure_speculation(
         # What is touched for the first time takes long, and must not count against whoever comes first.
         for engine in engines.values():
             _run(engine, groups(next(iter(prompts.values())), batch)[0], _WARM_TOKENS, eos_ids, clock, "warm-up")
-        for category, asked in prompts.items():
-            sums = {method: _Sum() for method in engines if method != PLAIN}
-            for number, group in enumerate(groups(asked, batch, most)):
+        sums = {(method, category): _Sum() for category in prompts for method in engines if method != PLAIN}
+        for again in range(rounds):
+            for category, number, group in _in_turn(prompts, batch, most):
                 names = [method for method in engines if method != IN_VAIN or number == 0]
                 # Who runs after whom must not favour anyone.
                 turn += 1
                 runs = {
-                    method: _run(engines[method], group, output_len, eos_ids, clock, f"batch {batch}")
+                    method: _run(engines[method], group, output_len, eos_ids, clock, f"batch {batch}, {again}")
                     for method in names[turn % len(names) :] + names[: turn % len(names)]
                 }
                 plain = runs[PLAIN]
@@ -131,9 +136,9 @@ def measure_speculation(
                 looping, answers = looping + sum(loops), answers + len(loops)
                 for method in names:
                     if method != PLAIN:
-                        _add(sums[method], method, plain, runs[method], any(loops))
+                        _add(sums[method, category], method, number, plain, runs[method], any(loops))
                 progress(1)
-            rows += [_row(method, category, batch, one) for method, one in sums.items()]
+        rows += [_row(method, category, batch, one) for (method, category), one in sums.items()]
     kept = [row for row in rows if row["method"] != IN_VAIN]
     report: dict[str, Any] = {
         "rows": kept,
@@ -149,6 +154,14 @@ def measure_speculation(
     return {**report, **_verdict([row for row in kept if row["category"] != EDITS] or kept)}
 
 
+def _in_turn(
+    prompts: Mapping[str, Sequence[Asked]], batch: int, most: int | None
+) -> Iterator[tuple[str, int, list[Asked]]]:
+    for category, asked in prompts.items():
+        for number, group in enumerate(groups(asked, batch, most)):
+            yield category, number, group
+
+
 def groups(asked: Sequence[Asked], batch: int, most: int | None = None) -> list[list[Asked]]:
     """Whole batches of `most` prompts (None: of all), at least one, in which too few prompts stand again and again."""
     whole = max(1, min(len(asked), most or len(asked)) // batch)
@@ -162,7 +175,7 @@ def looped(tokens: Sequence[int]) -> bool:
 
 
 def count_groups(prompts: Mapping[str, Sequence[Asked]], batches: Iterable[int], most: int | None = None) -> int:
-    """Groups that measure_speculation runs."""
+    """Groups that measure_speculation runs in a round."""
     return sum(len(groups(asked, batch, most)) for batch in batches for asked in prompts.values())
 
 
@@ -211,14 +224,13 @@ def _run(
     )
 
 
-def _add(one: _Sum, method: str, plain: _Run, run: _Run, loops: bool) -> None:
+def _add(one: _Sum, method: str, group: int, plain: _Run, run: _Run, loops: bool) -> None:
     if run.tokens != plain.tokens:
         raise EngineError(f"{method} changed what was generated: this must not happen, please report it")
-    one.speedups.append(plain.seconds / run.seconds)
-    one.decode_speedups.append(plain.decode_seconds / max(run.decode_seconds, 1e-9))
-    one.latency_speedups.append(plain.latency / run.latency)
-    if not loops:
-        one.unlooped.append(plain.seconds / run.seconds)
+    decode = plain.decode_seconds / max(run.decode_seconds, 1e-9)
+    one.ratios.setdefault(group, []).append((plain.seconds / run.seconds, decode, plain.latency / run.latency))
+    if loops:
+        one.loops.add(group)
     one.drafts += run.drafts
     one.drafted += run.drafted
     one.accepted += run.accepted
@@ -227,18 +239,20 @@ def _add(one: _Sum, method: str, plain: _Run, run: _Run, loops: bool) -> None:
 
 
 def _row(method: str, category: str, batch: int, one: _Sum) -> dict[str, Any]:
+    whole, decode, latency = (one.speedups(which) for which in range(3))
+    unlooped = [speedup for group, speedup in whole.items() if group not in one.loops]
     return {
         "method": method,
         "category": category,
         "batch": batch,
-        "groups": len(one.speedups),
+        "groups": len(whole),
         "acceptance_rate": one.accepted / one.drafted if one.drafted else 0.0,
         "acceptance_length": 1 + one.accepted / one.drafts if one.drafts else 1.0,
         "tokens_per_step": one.tokens / one.steps,
-        "speedup": _mean(one.speedups),
-        "decode_speedup": _mean(one.decode_speedups),
-        "latency_speedup": _mean(one.latency_speedups),
-        "speedup_without_loops": _mean(one.unlooped) if one.unlooped else None,
+        "speedup": _mean(whole.values()),
+        "decode_speedup": _mean(decode.values()),
+        "latency_speedup": _mean(latency.values()),
+        "speedup_without_loops": _mean(unlooped) if unlooped else None,
     }
 
 

@@ -46,6 +46,13 @@ _FEW_STEPS = 3
 @click.option(
     "--per-category", type=click.IntRange(min=1), default=4, show_default=True, help="Prompts of each category."
 )
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Times that all of it is run; of each group of prompts the median counts.",
+)
 @click.option("--output-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of each answer.")
 @click.option(
     "--edits/--no-edits",
@@ -67,6 +74,7 @@ def speculation(
     methods: tuple[str, ...],
     batches: tuple[int, ...],
     per_category: int,
+    rounds: int,
     output_len: int,
     edits: bool,
     overhead: bool,
@@ -105,7 +113,7 @@ def speculation(
     }
     if not prompts:
         raise ConfigError(f"prompts: none leaves {output_len} tokens of a context of {longest}", field="prompts")
-    number = count_groups(prompts, batches, per_category)
+    number = rounds * count_groups(prompts, batches, per_category)
     with click.progressbar(length=number, label="groups", file=sys.stderr) as bar:
         report = measure_speculation(
             engines,
@@ -113,6 +121,7 @@ def speculation(
             batches,
             output_len=output_len,
             most=per_category,
+            rounds=rounds,
             eos_ids=text.tokenizer.eos_ids,
             clock=time.perf_counter,
             progress=bar.update,
