@@ -13,6 +13,7 @@ using namespace headrace;
 
 NB_MODULE(_kernels, m) {
   m.attr("VERSION") = kKernelVersion;
+  m.attr("SOURCES") = HEADRACE_SOURCES;
   m.attr("ACTIVATION_GROUP") = kActivationGroup;
   m.attr("SPLIT") = kSplit;
   m.def("available_isas", &available_isas, "Instruction sets this build and this processor have, best first.");

@@ -19,8 +19,12 @@ from headrace.core.errors import ConfigError, HeadraceError, ModelError
 from headrace.engine.kv_events import EventPublisher
 from headrace.engine.loop import EngineLoop, report_failure
 from headrace.engine_process import SETTINGS_AT_FAULT, Start, installed_package
-from headrace.launch import BuiltEngine, build_engine
 from headrace.models.grammar import WARM_AFTER_S
+
+try:
+    from headrace.launch import BuiltEngine, build_engine
+except HeadraceError as refused:  # kernels of other sources
+    sys.exit(f"error: {refused}")
 
 
 def _show_loading(done: int, total: int) -> None:

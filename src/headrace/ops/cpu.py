@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError
 from headrace.core.kv_layout import KVLayout
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.int8_plan import plan_int8
-from headrace.ops.kernels_fit import kernels_fit
+from headrace.ops.kernels import kernels as _kernels
 from headrace.ops.matrix import ACTIVATION_GROUP
 from headrace.ops.program import (
     Add,
@@ -85,8 +84,7 @@ class CpuProgram:
         self._packed = self._weights.packed
         self._arrays: list[Any] = [inputs]  # bound by address, so kept
         self._int8 = plan_int8(program.ops, self._packed)
-        with kernels_fit():
-            self._bind(program)
+        self._bind(program)
 
     def _bind(self, program: Program) -> None:
         """Tell the kernels every buffer and op."""

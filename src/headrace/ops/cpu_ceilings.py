@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
+from headrace.ops.kernels import kernels as _kernels
 
 READ_BYTES = 128 << 20
 """More than caches hold, so that reading it is reading memory."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import headrace._kernels as _kernels
 from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks
+from headrace.ops.kernels import kernels as _kernels
 from headrace.ops.sampling import SamplingTable, empty_output
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-import headrace._kernels as _kernels
 from headrace.core.errors import ConfigError, MachineError
-from headrace.ops.kernels_fit import kernels_fit
+from headrace.ops.kernels import kernels as _kernels
 from headrace.ops.matrix import Matrix
 from headrace.ops.packed_file import PackedWriter, map_packed
 from headrace.ops.program import Program
@@ -32,8 +31,7 @@ class CpuWeights:
             raise ConfigError(f"threads must be at least 1, got {threads}", field="threads")
         self.threads = threads
         try:
-            with kernels_fit():
-                self.pool = _kernels.ThreadPool(threads, list(cpus))
+            self.pool = _kernels.ThreadPool(threads, list(cpus))
         except RuntimeError as error:
             raise MachineError(f"threads={threads}: {error}") from None
         self.packed: dict[str, Any] = {}
