@@ -4,6 +4,7 @@
 # make bench    measure throughput, latency and start-up on this machine
 # make kernels  build the kernels into src/headrace, for work on the sources
 # make fuzz     send the API, the readers of model files and the engine's messages what is nearly right, for long
+# make combinations   draw requests, settings and mishaps together and hold every answer against the plain one, for long
 # make sanitize run the kernel tests under sanitizers: SANITIZE=address,undefined or thread
 # make clean    remove what these made
 #
@@ -29,7 +30,7 @@ RECIPE := pyproject.toml $(wildcard CMakeLists.txt)
 NEEDS = import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
     print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")
 
-.PHONY: serve test check kernels bench fuzz sanitize clean
+.PHONY: serve test check kernels bench fuzz combinations sanitize clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -82,6 +83,9 @@ sanitize: $(VENV)/.build-tools $(VENV)/.test
 
 fuzz: $(VENV)/.test $(VENV)/.package
 	@$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz --timeout 0
+
+combinations: $(VENV)/.test $(VENV)/.package
+	@$(BIN)/python -m pytest tests/test_combinations.py --hypothesis-profile=fuzz --timeout 0
 
 clean:
 	rm -rf $(VENV) build dist src/headrace/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
