@@ -353,8 +353,8 @@ def run(
     clock = (setup.tick * i for i in count(1)).__next__
     coming = [(one, one.requests(f"{round_}.{n}", its)) for n, (one, its) in enumerate(zip(asked, params, strict=True))]
     answers = [[Choice.of(r, Text(r.params.skip_special_tokens)) for r in group] for _, group in coming]
-    requests = [request for _, group in coming for request in group]
-    by_id = {r.request_id: c for r, c in zip(requests, sum(answers, []), strict=True)}
+    named = zip((r.request_id for _, group in coming for r in group), (c for its in answers for c in its), strict=True)
+    by_id = dict(named)
     leaving = {r.request_id: one.leaves for one, group in coming for r in group if one.leaves is not None}
     gap = steps = 0
     while coming or engine.has_work:
