@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault, read_faults
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.result import Slo
 from headrace.simulate.simulator import Simulation, simulate
 from headrace.workload.demand import Demand
 
-FLEET = ask_fleet("llama-3-8b", "h100", replicas=3, max_num_seqs=6, max_num_batched_tokens=512)
+FLEET = Asked("llama-3-8b", "h100", replicas=3, max_num_seqs=6, max_num_batched_tokens=512).fleet()
 LOAD = [Demand(0.05 * i, ((i % 4, 100), (100 + i, 50)), 60) for i in range(24)]
 
 

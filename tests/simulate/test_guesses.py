@@ -16,7 +16,7 @@ from headrace.models.published import published_model
 from headrace.policy.draft_model import DraftModel
 from headrace.policy.latency import StepWork
 from headrace.policy.speculation import Context
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.executor import ANSWER_TOKEN
 from headrace.simulate.fleet import Fleet
 from headrace.simulate.guesses import Guesser, Guessing
@@ -25,7 +25,7 @@ from headrace.simulate.result import Result
 from headrace.simulate.simulator import Simulation, simulate
 from headrace.workload.demand import Demand
 
-ALONE = ask_fleet("llama-3-8b", "h100", block_size=64, enable_prefix_caching=False)
+ALONE = Asked("llama-3-8b", "h100", block_size=64, enable_prefix_caching=False).fleet()
 PROMPT, DRAFTS = 100, 4
 
 
@@ -134,4 +134,4 @@ def test_seeds_decide_and_the_same_seed_gives_the_same() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        ask_fleet("llama-3-70b", "h200", tensor_parallel_size=2, **changes)
+        Asked("llama-3-70b", "h200", tensor_parallel_size=2, **changes).fleet()

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.engine import Engine
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.fleet import Fleet
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.result import Result, Slo
@@ -19,7 +19,7 @@ from headrace.workload.demand import ANSWER, Demand
 from headrace.workload.summary import shared_prefix_share
 
 # Memory for few blocks, so that requests wait for it, are preempted and evict what is cached.
-TIGHT = ask_fleet("llama-3-8b", "h100", block_size=16, max_num_seqs=6, max_num_batched_tokens=64)
+TIGHT = Asked("llama-3-8b", "h100", block_size=16, max_num_seqs=6, max_num_batched_tokens=64).fleet()
 TIGHT = replace(TIGHT, gpu_memory_utilization=0.2235)
 
 

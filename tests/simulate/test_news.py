@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import ConfigError
 from headrace.simulate.api import simulate
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.faults import DIES, Fault
 from headrace.simulate.prompts import Prompts
 from headrace.simulate.result import Result
@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
 
 
 def test_what_is_known_are_the_blocks_that_are_cached_and_goes_with_a_replica() -> None:
-    fleet = ask_fleet("llama-3-8b", "h100", replicas=2, block_size=64)
+    fleet = Asked("llama-3-8b", "h100", replicas=2, block_size=64).fleet()
     demands = [Demand(0.0, ((1, 300),), 5), Demand(5.0, ((1, 300), (2, 100)), 5), Demand(20.0, ((3, 10),), 5)]
     names = Prompts().hashes(((1, 300),), 64)
     for faults, depth in (([], 4.0), ([Fault(DIES, 0, 10.0)], 0.0)):

@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.hardware import UPLINK_S
 from headrace.policy.fitted_kernels import kernels_of
 from headrace.policy.latency import StepWork
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.placement import PLACEMENTS
@@ -23,7 +23,7 @@ from headrace.simulate.simulator import Simulation
 from headrace.simulate.transfers import Transfers
 from headrace.workload.demand import ANSWER, Demand
 
-FLEET = ask_fleet("llama-3-8b", "h100", block_size=16, max_num_batched_tokens=1024)
+FLEET = Asked("llama-3-8b", "h100", block_size=16, max_num_batched_tokens=1024).fleet()
 POOLS = Pools(FLEET, FLEET, min_tokens=0)
 SEND = kernels_of("h100").send
 NIC = FLEET.serving.hardware.nic * SEND.nic
@@ -207,7 +207,7 @@ def test_while_a_pool_is_away_the_other_does_what_it_can():
 
 
 TIGHT = replace(
-    ask_fleet("llama-3-8b", "h100", block_size=16, max_num_seqs=4, max_num_batched_tokens=64),
+    Asked("llama-3-8b", "h100", block_size=16, max_num_seqs=4, max_num_batched_tokens=64).fleet(),
     gpu_memory_utilization=0.2245,
 )
 

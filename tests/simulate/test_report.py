@@ -10,17 +10,17 @@ import pytest
 
 from headrace import cli
 from headrace.core.errors import ConfigError
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.result import Slo
 from headrace.simulate.simulator import simulate
-from headrace.simulate.sweep import Load, read_multipliers, sweep
+from headrace.simulate.sweep import read_multipliers, sweep
 from headrace.simulate.watch import Watch
 
 pytest.importorskip("matplotlib")
 
 from headrace.simulate.report import render
 
-FLEET = ask_fleet("llama-3-8b", "h100")
+FLEET = Asked("llama-3-8b", "h100").fleet()
 SLO = Slo(ttft_ms=200, tpot_ms=30)
 
 
@@ -41,7 +41,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report():
-    load, watch = Load(workload="rag", rate=3.0, requests=40), Watch()
+    load, watch = Asked("llama-3-8b", "h100", workload="rag", rate=3.0, requests=40), Watch()
     found = simulate(load.times(1)[0], FLEET, slo=SLO, watch=watch).to_dict()
     points = list(sweep(load, [1, 4], lambda demands, faster: simulate(demands, FLEET, slo=SLO)))
     return {**found, "wall_s": 0.0, "sweep": points}, watch
@@ -69,10 +69,10 @@ def test_a_sweep_offers_more_and_more():
     def run(demands, faster):
         return simulate(demands, FLEET, slo=SLO, rate_multiplier=faster)
 
-    rate = list(sweep(Load(workload="code", rate=2.0, requests=60), [0.5, 2], run))
+    rate = list(sweep(Asked("llama-3-8b", "h100", workload="code", rate=2.0, requests=60), [0.5, 2], run))
     assert [point["offered"] for point in rate] == [1.0, 4.0]
     assert rate[0]["requests_per_s"] < rate[1]["requests_per_s"]
-    users = Load(workload="code", users=2, requests=30)
+    users = Asked("llama-3-8b", "h100", workload="code", users=2, requests=30)
     assert users.unit == "users" and [p["offered"] for p in sweep(users, [1, 3], run)] == [2, 6]
 
 

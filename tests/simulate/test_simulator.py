@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.errors import ConfigError
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.simulator import simulate
 from headrace.workload.demand import Demand
 
-FLEET = ask_fleet("llama-3-8b", "h100", replicas=3, block_size=64)
+FLEET = Asked("llama-3-8b", "h100", replicas=3, block_size=64).fleet()
 
 
 def load(count: int, *, gap: float = 0.05, shared: int = 200) -> list[Demand]:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from headrace.policy.latency import StepWork
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.simulator import Simulation, simulate
 from headrace.workload.demand import Demand
 
-ALONE = ask_fleet("llama-3-8b", "h100", block_size=64, enable_prefix_caching=False)
+ALONE = Asked("llama-3-8b", "h100", block_size=64, enable_prefix_caching=False).fleet()
 
 
 def test_one_request_alone_takes_the_sum_of_its_steps() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.policy.replica import Load
-from headrace.simulate.asking import ask_fleet
+from headrace.simulate.asking import Asked
 from headrace.simulate.pools import Pools
 from headrace.simulate.simulator import simulate
 from headrace.simulate.watch import PARTS, Watch
@@ -18,7 +18,7 @@ from headrace.workload.synthetic import named
 
 @pytest.mark.parametrize("slots", [4, 64])
 def test_parts_add_up_to_the_whole(slots):
-    fleet = ask_fleet("llama-3-8b", "h100", replicas=2, max_num_seqs=slots)
+    fleet = Asked("llama-3-8b", "h100", replicas=2, max_num_seqs=slots).fleet()
     demands, watch = named("rag", requests=60, rate=20.0), Watch()
     watched, alone = simulate(demands, fleet, watch=watch), simulate(demands, fleet)
     assert watched.e2e_ms == alone.e2e_ms and watched.finished == 60
@@ -34,7 +34,7 @@ def test_parts_add_up_to_the_whole(slots):
 
 def test_who_lost_its_place_is_stalled():
     # A cache that holds a few requests' prompts, not what they all become.
-    fleet = ask_fleet("llama-3-8b", "l40s", gpu_memory_utilization=0.4, max_num_seqs=32, max_model_len=8192)
+    fleet = Asked("llama-3-8b", "l40s", gpu_memory_utilization=0.4, max_num_seqs=32, max_model_len=8192).fleet()
     watch = Watch()
     result = simulate([Demand(0.01 * k, ((k, 100),), 400) for k in range(40)], fleet, watch=watch)
     assert result.preemptions > 0
@@ -68,7 +68,7 @@ def test_a_long_run_is_thinned():
 
 @pytest.mark.parametrize("slots", [4, 64])
 def test_what_travels_between_pools_is_a_part_of_its_own(slots):
-    fleet = ask_fleet("llama-3-8b", "h100", max_num_seqs=slots)
+    fleet = Asked("llama-3-8b", "h100", max_num_seqs=slots).fleet()
     demands, watch = named("rag", requests=60, rate=10.0), Watch()
     simulate(demands, Pools(fleet, fleet, incremental=False), watch=watch)
     assert watch.parts.shape == (60, len(PARTS)) and watch.parts.min() >= 0

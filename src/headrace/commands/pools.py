@@ -10,7 +10,6 @@ import click
 
 from headrace.core.hardware import RACK_NODES
 from headrace.policy.disaggregation import MIN_TOKENS
-from headrace.simulate.asking import ask_pools
 from headrace.simulate.placement import NODES, PLACEMENTS
 from headrace.simulate.pools import AS_CACHED, TRANSFER_DTYPES
 
@@ -38,8 +37,3 @@ _OPTIONS = (
 
 def pool_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda wrapped, option: option(wrapped), reversed(_OPTIONS), command)
-
-
-def take_pool_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """These options' values, by keyword; they are in what is given no longer."""
-    return {name: given.pop(name) for name in ask_pools.__kwdefaults__ or ()}

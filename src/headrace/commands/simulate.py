@@ -11,16 +11,14 @@ from typing import Any
 import click
 
 from headrace.bench.picture import drawing
-from headrace.commands.pools import pool_options, take_pool_settings
+from headrace.commands.pools import pool_options
 from headrace.commands.report import NewFile, json_option, show, write_json
-from headrace.simulate.asking import all_replicas, ask_fleet, ask_pools, link_names, natural_block_size
-from headrace.simulate.faults import read_faults
+from headrace.simulate.asking import Asked
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.report import render
-from headrace.simulate.result import Result, Slo
+from headrace.simulate.result import Result
 from headrace.simulate.simulator import STARTUP_S
-from headrace.simulate.simulator import simulate as run_simulation
-from headrace.simulate.sweep import Load, read_multipliers, sweep
+from headrace.simulate.sweep import read_multipliers, sweep
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 from headrace.workload.synthetic import KINDS
@@ -78,78 +76,33 @@ from headrace.workload.synthetic import KINDS
     help="Also write a report with pictures there, one file; needs the `plan` extra.",
 )
 @json_option
-def simulate(
-    trace: Path | None,
-    workload: str | None,
-    rate: float | None,
-    users: int | None,
-    requests: int | None,
-    rate_multiplier: float,
-    router: str,
-    kv_events_delay_ms: float | None,
-    block_size: int | None,
-    slo_ttft_ms: float | None,
-    slo_tpot_ms: float | None,
-    seed: int,
-    fail: tuple[str, ...],
-    startup_s: float,
-    multipliers: str | None,
-    html: Path | None,
-    json_file: Path | None,
-    **fleet: Any,
-) -> None:
+def simulate(multipliers: str | None, html: Path | None, json_file: Path | None, **given: Any) -> None:
     """Latency, goodput and cache hits of a fleet under a load, with the real scheduler, cache and router."""
     if html is not None:
         drawing("html", "html")  # else it would fail after the work
     several = read_multipliers(multipliers) if multipliers is not None else []
-    pools = take_pool_settings(fleet)
-    replicas = all_replicas(fleet["replicas"], pools["prefill_replicas"], pools["decode_replicas"])
-    load = Load(trace, workload, rate, users, requests, replicas, seed)
-    demands, _, _ = load.times(1.0)
-    asked = ask_pools(ask_fleet(**fleet, block_size=block_size or natural_block_size(demands)), **pools)
-    slo = Slo(slo_ttft_ms, slo_tpot_ms)
-    faults = read_faults(fail, asked.replicas, link_names(asked))
+    asked = Asked(**given)
+    demands, _, _ = asked.times(1.0)
+    fleet = asked.fleet(demands)
 
     def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
         with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
-            return run_simulation(
-                demands,
-                asked,
-                router=router,
-                seed=seed,
-                rate_multiplier=rate_multiplier * faster,
-                slo=slo,
-                progress=bar.update,
-                watch=watch,
-                faults=faults,
-                startup_s=startup_s,
-                kv_events_delay_s=None if kv_events_delay_ms is None else kv_events_delay_ms / 1e3,
-            )
+            return asked.run(demands, fleet, faster=faster, progress=bar.update, watch=watch)
 
     watch = None if html is None else Watch()
-    report = {"block_size": asked.block_size, **run(demands, 1.0, watch).to_dict()}
+    report = {"block_size": fleet.block_size, **run(demands, 1.0, watch).to_dict()}
     if several:
-        report["sweep"] = list(sweep(load, several, run))
+        report["sweep"] = list(sweep(asked, several, run))
     shown = {name: value for name, value in report.items() if name not in ("replicas", "sweep")}
     if "transfer" in shown:
         shown["transfer"] = {name: value for name, value in shown["transfer"].items() if name != "links"}
     show(shown, None)
     for point in report.get("sweep", ()):
-        click.echo(_line(point, load.unit))
+        click.echo(_line(point, asked.unit))
     write_json(report, json_file)
     if html is not None and watch is not None:
-        chosen = {
-            **{name: value for name, value in dataclasses.asdict(load).items() if name != "replicas"},
-            **fleet,
-            **pools,
-            "router": router,
-            "kv_events_delay_ms": kv_events_delay_ms,
-            "rate_multiplier": rate_multiplier,
-            "fail": ", ".join(fail),
-            "slo_ttft_ms": slo_ttft_ms,
-            "slo_tpot_ms": slo_tpot_ms,
-        }
-        html.write_text(render(chosen, report, watch, load.unit), encoding="utf-8")
+        chosen = {**dataclasses.asdict(asked), "fail": ", ".join(asked.fail)}
+        html.write_text(render(chosen, report, watch, asked.unit), encoding="utf-8")
 
 
 def _line(point: Mapping[str, Any], unit: str) -> str:

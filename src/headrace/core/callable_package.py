@@ -5,11 +5,17 @@ called, and loads what it needs when that happens.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+_Asked = ParamSpec("_Asked")
+_Question = TypeVar("_Question")
+_Answer = TypeVar("_Answer")
 
 
 class CallablePackage(ModuleType):
@@ -26,6 +32,20 @@ class CallablePackage(ModuleType):
 def make_callable(package: str) -> None:
     """Let a package that is being imported be called."""
     sys.modules[package].__class__ = CallablePackage
+
+
+def answers(
+    ask: Callable[_Asked, _Question], answer: Callable[[_Question], _Answer], name: str
+) -> Callable[_Asked, _Answer]:
+    """A function of that name which takes what ask takes, and says what answer says of what was asked."""
+
+    @functools.wraps(ask, updated=())
+    def answered(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
+        return answer(ask(*args, **kwargs))
+
+    answered.__name__ = answered.__qualname__ = name
+    answered.__doc__ = answer.__doc__
+    return answered
 
 
 def _function(package: ModuleType) -> Any:
