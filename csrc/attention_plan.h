@@ -43,6 +43,8 @@ struct AttentionPlan {
   }
   ptrdiff_t key_run_stride() const { return static_cast<ptrdiff_t>(heads) * attention_partial_width(v_dim); }
 
+  // Room for any step of at most so many rows and positions.
+  void reserve(int rows, int positions, int threads);
   void prepare(const Step& step);
 
  private:

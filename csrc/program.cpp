@@ -15,10 +15,11 @@ void check_count(const char* name, int value, int most) {
                                 std::to_string(value));
 }
 
-void check_index(const std::string& name, int value, int end) {
+// slot: whose index it is, or -1. Names become strings only once one is wrong: a step checks thousands.
+void check_index(const char* name, int value, int end, int slot = -1) {
   if (value < 0 || value >= end)
-    throw std::invalid_argument(name + " must be from 0 to " + std::to_string(end - 1) + ", got " +
-                                std::to_string(value));
+    throw std::invalid_argument(name + (slot < 0 ? "" : " of slot " + std::to_string(slot)) + " must be from 0 to " +
+                                std::to_string(end - 1) + ", got " + std::to_string(value));
 }
 
 }  // namespace
@@ -37,9 +38,9 @@ int Program::add_buffer(const Buffer& buffer) {
 
 int Program::add_group(const Group& group) {
   groups_.push_back(group);
-  step_.group_entries.emplace_back();
-  step_.row_block.emplace_back();
-  step_.row_slot.emplace_back();
+  step_.group_entries.emplace_back(step_.inputs.max_entries);
+  step_.row_block.emplace_back(step_.inputs.max_tokens);
+  step_.row_slot.emplace_back(step_.inputs.max_tokens);
   return static_cast<int>(groups_.size()) - 1;
 }
 
@@ -58,7 +59,9 @@ std::vector<std::string> Program::op_names() const {
 const AttentionPlan& Program::plan_attention(int group, const AttentionShape& shape, int v_dim) {
   for (const auto& plan : plans_)
     if (plan->serves(group, shape, v_dim)) return *plan;
-  plans_.push_back(std::make_unique<AttentionPlan>(group, shape, v_dim, groups_.at(group).type));
+  const Group& keys = groups_.at(group);
+  plans_.push_back(std::make_unique<AttentionPlan>(group, shape, v_dim, keys.type));
+  plans_.back()->reserve(step_.inputs.max_tokens, keys.max_blocks * keys.block_size, step_.threads);
   return *plans_.back();
 }
 
@@ -90,7 +93,7 @@ void Program::check(int rows, int entries, int logits) const {
       const int first = group.window ? (start - group.window + 1 > 0 ? start - group.window + 1 : 0) : 0;
       const int32_t* table = group.table + static_cast<ptrdiff_t>(in.entry_slot[e]) * group.max_blocks;
       for (int b = first / group.block_size; b <= (start + count - 1) / group.block_size; ++b)
-        check_index("block of slot " + std::to_string(in.entry_slot[e]), table[b], group.num_blocks);
+        check_index("block", table[b], group.num_blocks, in.entry_slot[e]);
     }
     for (const int positions : rope_positions_) check_index("positions", start + count - 1, positions);
     for (int i = 0; i < count; ++i)
@@ -108,9 +111,6 @@ void Program::locate_rows() {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     auto& entries = step_.group_entries[g];
-    entries.resize(step_.entries);
-    step_.row_block[g].resize(step_.rows);
-    step_.row_slot[g].resize(step_.rows);
     for (int e = 0; e < step_.entries; ++e) {
       entries[e] = {in.entry_row[e], in.entry_count[e], in.entry_start[e],
                     group.table + static_cast<ptrdiff_t>(in.entry_slot[e]) * group.max_blocks};

@@ -16,6 +16,16 @@ void AttentionPlan::cut_tiles(const Step& step, int rows_per_tile) {
       tiles.push_back({e, std::max(0, end - rows_per_tile), end});
 }
 
+void AttentionPlan::reserve(int rows, int positions, int threads) {
+  tiles.reserve(rows);
+  if (threads == 1) return;
+  // Rows are taken in pieces only where each of them is a tile, and these are few (prepare).
+  const size_t in_pieces = std::min(rows, 2 * threads / kv_heads);
+  pieces.reserve(in_pieces);
+  key_runs.reserve(in_pieces * ((positions + kSplit - 1) / kSplit));
+  partials.reserve(sizeof(float) * key_runs.capacity() * key_run_stride());
+}
+
 void AttentionPlan::prepare(const Step& step) {
   const auto& entries = step.group_entries[group];
   int longest = 0;
@@ -39,7 +49,6 @@ void AttentionPlan::prepare(const Step& step) {
       pieces.push_back({e, row, static_cast<int>(key_runs.size()), last - first + 1});
       for (int split = first; split <= last; ++split) key_runs.push_back({e, row, split});
     }
-  partials.reserve(sizeof(float) * key_runs.size() * key_run_stride());
 }
 
 namespace {
