@@ -35,7 +35,7 @@ from headrace.workload.synthetic import KINDS
 @click.option("--workload", help=f"Instead of --trace, requests drawn at random: {', '.join(KINDS)}.")
 @click.option("--rate", type=float, help="Requests a second of --workload. [1 for each replica]")
 @click.option("--users", type=int, help="Instead of --rate, so many who wait for their answers.")
-@click.option("--requests", type=click.IntRange(min=1), help="Only the first so many. [all; 1000 of --workload]")
+@click.option("--requests", type=int, help="Only the first so many. [all; 1000 of --workload]")
 @click.option("--rate-multiplier", type=float, default=1.0, show_default=True, help="Arrivals come so much faster.")
 @click.option("--replicas", type=int, default=1, show_default=True)
 @pool_options

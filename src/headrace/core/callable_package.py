@@ -11,7 +11,9 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+from headrace.core.typed import typed
 
 _Asked = ParamSpec("_Asked")
 _Question = TypeVar("_Question")
@@ -37,11 +39,16 @@ def make_callable(package: str) -> None:
 def answers(
     ask: Callable[_Asked, _Question], answer: Callable[[_Question], _Answer], name: str
 ) -> Callable[_Asked, _Answer]:
-    """A function of that name which takes what ask takes, and says what answer says of what was asked."""
+    """A function of that name which takes what ask takes, by ConfigError refuses values of other types than ask says,
+    and says what answer says of what was asked."""
 
     @functools.wraps(ask, updated=())
     def answered(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
-        return answer(ask(*args, **kwargs))
+        given = inspect.signature(ask).bind(*args, **kwargs)
+        kinds = get_type_hints(ask, localns={"Path": str})
+        for field, value in given.arguments.items():
+            given.arguments[field] = typed(field, value, kinds[field], ask.__annotations__[field])
+        return answer(ask(*given.args, **given.kwargs))
 
     answered.__name__ = answered.__qualname__ = name
     answered.__doc__ = answer.__doc__

