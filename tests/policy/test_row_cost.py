@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from headrace.policy.latency import LatencyModel, StepWork
@@ -54,6 +56,18 @@ def test_a_stall_does_not_count_even_at_the_first_try():
     for _ in range(2):
         cost.observe(step(3), 6e-3, drafted=True)
     assert cost.relative(1, 2)[2] == pytest.approx(1.5, rel=0.1)
+
+
+def test_stalls_that_never_end_carry_no_ratio_away():
+    """Every step varies, more often upwards; guesses are measured at first and at times, plain steps all the time."""
+    noise = random.Random(5)
+    cost = RowCost(LatencyModel())
+    for n in range(4000):
+        slow = 1.0 + 0.05 * noise.expovariate(1.0) + (noise.random() < 0.03) * 2.0
+        cost.observe(step(1), 4e-3 * slow)
+        if n < 30 or n % 100 == 0:
+            cost.observe(step(4), 6e-3 * slow, drafted=True)
+    assert cost.relative(1, 3)[3] == pytest.approx(1.5, rel=0.1)
 
 
 def test_a_slow_spell_changes_no_ratio():

@@ -23,6 +23,9 @@ _WARM = 8
 _LOOK_AGAIN = 16
 """Times that curves are drawn without a step with guesses, after which the oldest of those are forgotten."""
 _PACE_WEIGHT = 0.1
+_USUAL_WEIGHT = 0.02
+_ENOUGH = 3
+"""Measurements that say what is usual."""
 _FASTEST, _SLOWEST = 0.5, 2.0
 _SHORTEST = 1e-9
 _HOPED = 0.3
@@ -84,6 +87,9 @@ class RowCost:
         self._drafted = Curve(3 if latency.learning else 1)
         # How slow the machine is at present: 1 as slow as when it was first measured.
         self._pace = 1.0
+        # By rows and whether some are guesses, what such a step takes at pace 1. Pace and this share each surprise, in
+        # one proportion: so what stalls add to a mean, but not to a median, cannot carry the pace away over time.
+        self._usual: dict[tuple[int, bool], float] = {}
         self._row = 0.0
         self._fresh = 0
         # How often the curves were drawn: between two draws nothing changes.
@@ -102,8 +108,7 @@ class RowCost:
         if len(curve.measured.get(rows, ())) < curve.least:
             self._fresh = _FRESH
         else:
-            off = seconds / self.seconds(rows, drafted=drafted)
-            self._pace *= min(max(off, _FASTEST), _SLOWEST) ** _PACE_WEIGHT
+            self._adapt((rows, drafted), curve.measured[rows], seconds)
             self._fresh += 1
         curve.add(rows, seconds / self._pace)
         if self._fresh >= _FRESH:
@@ -118,6 +123,16 @@ class RowCost:
             self._relative.clear()
             if self.draws <= _WARM or self.draws % _LOOK_AGAIN == 0:
                 self._row = 0.0
+
+    def _adapt(self, kind: tuple[int, bool], seen: deque[float], seconds: float) -> None:
+        usual = self._usual.get(kind)
+        if usual is None:
+            if len(seen) >= _ENOUGH:
+                self._usual[kind] = median(seen)
+            return
+        off = min(max(seconds / (self._pace * usual), _FASTEST), _SLOWEST)
+        self._pace *= off**_PACE_WEIGHT
+        self._usual[kind] = usual * off**_USUAL_WEIGHT
 
     def measured(self) -> list[tuple[int, bool, float, int]]:
         """(rows, whether some were guesses, median seconds at the present pace, of how many measurements)."""
