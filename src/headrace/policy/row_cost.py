@@ -3,13 +3,15 @@ is a sum of so much for each thing done; where a device reads all weights for on
 second row is what guessing turns on, and no such sum says it. Nor does it know what guessing takes beside the device.
 
 What counts is how figures compare, so a machine that is slow for a while must not make what was measured just then
-look dear: each is noted in terms of how fast the machine is at the time, and stalls drop out in a median.
+look dear: each is noted in terms of how fast the machine is at the time. Other work makes a step longer and never
+shorter, whatever its rows, so it is the lower quarter of what was measured that is compared.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from statistics import median
 
@@ -21,7 +23,8 @@ _FRESH = 16
 """Measurements after which the curves are drawn anew."""
 _WARM = 8
 _LOOK_AGAIN = 16
-"""Times that curves are drawn without a step with guesses, after which the oldest of those are forgotten."""
+"""Times that curves are drawn without a step of so many rows with guesses, after which its oldest is forgotten: what
+seemed too dear when it was tried is not tried else."""
 _PACE_WEIGHT = 0.1
 _USUAL_WEIGHT = 0.02
 _ENOUGH = 3
@@ -33,7 +36,7 @@ _HOPED = 0.3
 
 class Curve:
     """Steps of one kind: the last measurements for each number of rows, and a line that does not fall through their
-    medians. least: how many make one that counts."""
+    lower quarters. least: how many make one that counts."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -54,10 +57,15 @@ class Curve:
 
     def forget(self) -> None:
         """Drop the oldest measurement of each."""
-        for rows, seen in list(self.measured.items()):
-            seen.popleft()
-            if not seen:
-                del self.measured[rows]
+        for rows in list(self.measured):
+            self.forget_one(rows)
+
+    def forget_one(self, rows: int) -> None:
+        """Drop the oldest measurement of so many rows."""
+        seen = self.measured[rows]
+        seen.popleft()
+        if not seen:
+            del self.measured[rows]
 
     def draw(self) -> None:
         # Neighbours that fall are taken together (pool adjacent violators), weighed by how often they were measured.
@@ -66,7 +74,7 @@ class Curve:
             seen = self.measured[rows]
             if len(seen) < self.least:
                 continue
-            value, weight, members = median(seen), len(seen), [rows]
+            value, weight, members = low(seen), len(seen), [rows]
             while pools and pools[-1][0] > value:
                 before, heavy, others = pools.pop()
                 value = (before * heavy + value * weight) / (heavy + weight)
@@ -94,7 +102,8 @@ class RowCost:
         self._fresh = 0
         # How often the curves were drawn: between two draws nothing changes.
         self.draws = 0
-        self._look_again = _LOOK_AGAIN
+        # By rows with guesses: at which draw they were measured, or something of them forgotten.
+        self._touched: dict[int, int] = {}
         self._relative: dict[int, list[float]] = {}
 
     def observe(self, work: StepWork, seconds: float, *, drafted: bool = False) -> None:
@@ -104,7 +113,7 @@ class RowCost:
             return
         curve = self._drafted if drafted else self._plain
         if drafted:
-            self._look_again = self.draws + _LOOK_AGAIN
+            self._touched[rows] = self.draws
         if len(curve.measured.get(rows, ())) < curve.least:
             self._fresh = _FRESH
         else:
@@ -114,10 +123,11 @@ class RowCost:
         if self._fresh >= _FRESH:
             self._fresh = 0
             self.draws += 1
-            if self.draws >= self._look_again:
-                # Guesses that seemed too dear are not made, so only this lets them be tried again.
-                self._look_again = self.draws + _LOOK_AGAIN
-                self._drafted.forget()
+            for rows in [one for one, at in self._touched.items() if self.draws >= at + _LOOK_AGAIN]:
+                self._touched[rows] = self.draws
+                self._drafted.forget_one(rows)
+                if rows not in self._drafted.measured:
+                    del self._touched[rows]
             self._plain.draw()
             self._drafted.draw()
             self._relative.clear()
@@ -135,9 +145,9 @@ class RowCost:
         self._usual[kind] = usual * off**_USUAL_WEIGHT
 
     def measured(self) -> list[tuple[int, bool, float, int]]:
-        """(rows, whether some were guesses, median seconds at the present pace, of how many measurements)."""
+        """(rows, whether some were guesses, seconds at the present pace, of how many measurements)."""
         return [
-            (rows, guesses, self._pace * median(seen), len(seen))
+            (rows, guesses, self._pace * low(seen), len(seen))
             for guesses, curve in ((False, self._plain), (True, self._drafted))
             for rows, seen in sorted(curve.measured.items())
         ]
@@ -214,10 +224,16 @@ class RowCost:
         return self._row
 
 
-def _between(low: int, before: float, high: int, after: float, rows: int) -> float:
-    return before + (after - before) * (rows - low) / (high - low)
+def low(seen: Iterable[float]) -> float:
+    """Their lower quarter; of up to four, the least."""
+    ordered = sorted(seen)
+    return ordered[(len(ordered) - 1) // 4]
 
 
-def _hoped(low: int, before: float, high: int, after: float, rows: int) -> float:
+def _between(few: int, before: float, many: int, after: float, rows: int) -> float:
+    return before + (after - before) * (rows - few) / (many - few)
+
+
+def _hoped(few: int, before: float, many: int, after: float, rows: int) -> float:
     """Less than the line says: a step that turns out dearer puts it right, one that is never tried does not."""
-    return before + _HOPED * (after - before) * (rows - low) / (high - low)
+    return before + _HOPED * (after - before) * (rows - few) / (many - few)
