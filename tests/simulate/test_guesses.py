@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ConfigError
 from headrace.models.published import published_model
+from headrace.plan.asking import ask
+from headrace.plan.search import plan
 from headrace.policy.draft_model import DraftModel
 from headrace.policy.latency import StepWork
 from headrace.policy.speculation import Context
@@ -128,10 +130,23 @@ def test_seeds_decide_and_the_same_seed_gives_the_same() -> None:
         ({"num_speculative_tokens": 65}, "num_speculative_tokens must be from 0 to 64, got 65"),
         ({"num_speculative_tokens": -1}, "num_speculative_tokens must be from 0 to 64, got -1"),
         ({"num_speculative_tokens": 2, "acceptance": 1.5}, "acceptance must be from 0 to 1, got 1.5"),
-        ({"speculative_model": "llama-3-8b"}, "speculative_model needs num_speculative_tokens above 0"),
+        ({"num_speculative_tokens": 2, "acceptance": float("nan")}, "acceptance must be from 0 to 1, got nan"),
+        ({"num_speculative_tokens": 0, "acceptance": 0.5}, "acceptance goes with num_speculative_tokens above 0"),
+        (
+            {"num_speculative_tokens": 0, "speculative_model": "llama-3-8b"},
+            "speculative_model needs num_speculative_tokens above 0",
+        ),
         ({"num_speculative_tokens": 2, "speculative_model": "qwen3-0.6b"}, "the model's own 128256 tokens"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_is_refused_by_name_and_so_by_the_planner(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Asked("llama-3-70b", "h200", tensor_parallel_size=2, **changes).fleet()
+    with pytest.raises(ConfigError, match=says):
+        ask("llama-3-70b", "h200", qps=1, **changes)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_the_planner_takes_guesses_that_are_never_or_always_right(acceptance: float) -> None:
+    chosen = plan(ask("llama-3-8b", qps=5, num_speculative_tokens=3, acceptance=acceptance, simulate=False))
+    assert chosen.gpus > 0

@@ -15,7 +15,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
 from headrace.models.published import published_model
 from headrace.plan.question import POOLS, Limits, Load, Question, Slo
-from headrace.policy.draft_model import DraftModel
+from headrace.policy.draft_model import ACCEPTANCE, DraftModel, check_guessing
 from headrace.workload.demand import Demand
 from headrace.workload.traces import read_trace
 
@@ -67,6 +67,7 @@ def ask(
         if prefix_len or concurrent_users is not None:
             raise ConfigError("prefix_len and concurrent_users do not go with trace", field="trace")
         load = recorded(read_trace(Path(trace)), 1.0 if rate_multiplier is None else rate_multiplier)
+    check_guessing(num_speculative_tokens, acceptance, speculative_model)
     limits = Limits(
         weights=_dtypes(precision),
         caches=_dtypes(kv_cache_dtype),
@@ -74,7 +75,7 @@ def ask(
         max_pp=max_pp,
         chunks=Limits().chunks if max_num_batched_tokens is None else (max_num_batched_tokens,),
         drafts=Limits().drafts if num_speculative_tokens is None else (num_speculative_tokens,),
-        accepted=Limits().accepted if acceptance is None else acceptance,
+        accepted=ACCEPTANCE if acceptance is None else acceptance,
         drafted=acceptance is not None or bool(num_speculative_tokens) or speculative_model is not None,
         drafter=None if speculative_model is None else DraftModel(published_model(speculative_model)),
         speculative_model=speculative_model or "",

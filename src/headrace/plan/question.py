@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware
 from headrace.core.model_spec import ITEM_BYTES, ModelSpec
-from headrace.policy.draft_model import DraftModel, layer_on_top
+from headrace.policy.draft_model import ACCEPTANCE, DraftModel, check_guessing, layer_on_top
 from headrace.workload.demand import Demand
 
 CACHE_DTYPES = ("bf16", "fp8", "int8")
@@ -91,7 +91,7 @@ class Limits:
     max_pp: int = 8
     chunks: tuple[int, ...] = (512, 1024, 2048, 4096, 8192)
     drafts: tuple[int, ...] = (0, 3)
-    accepted: float = 0.6
+    accepted: float = ACCEPTANCE
     drafted: bool = False
     drafter: DraftModel | None = None
     speculative_model: str = ""
@@ -106,10 +106,8 @@ class Limits:
         _within("max_pp", self.max_pp, 1, inclusive=True)
         for chunk in self.chunks:
             _within("max_num_batched_tokens", chunk, 16, inclusive=True)
-        for drafts in self.drafts:
-            _within("num_speculative_tokens", drafts, 0, inclusive=True)
-        if not 0 <= self.accepted < 1:
-            raise ConfigError(f"acceptance must be 0 to below 1, got {self.accepted}", field="acceptance")
+        most = max(self.drafts)
+        check_guessing(most, self.accepted if most else None, self.drafter)
         if not 0 <= self.headroom <= 10:
             raise ConfigError(f"headroom must be 0 to 10, a share, got {self.headroom}", field="headroom")
 
@@ -138,11 +136,6 @@ class Question:
             )
         if self.limits.drafter is not None:
             self.limits.drafter.check(self.model)
-            if not any(self.limits.drafts):
-                raise ConfigError(
-                    "speculative_model needs num_speculative_tokens above 0: how many it guesses in a step",
-                    field="num_speculative_tokens",
-                )
         if not self.gpus:
             raise ConfigError("give at least one gpu", field="gpu")
 

@@ -42,7 +42,7 @@ class Way:
     @property
     def tokens_per_step(self) -> float:
         """Of each request: the drafts that hold up to the first that does not, and one more."""
-        return (1 - self.accepted ** (self.drafts + 1)) / (1 - self.accepted)
+        return sum(self.accepted**ahead for ahead in range(self.drafts + 1))
 
 
 @dataclass(frozen=True, slots=True)

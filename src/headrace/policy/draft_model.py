@@ -6,13 +6,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headrace.core.config import MOST_SPECULATIVE_TOKENS
 from headrace.core.errors import ConfigError
 from headrace.core.model_spec import ModelSpec, WeightTypes, item_bytes
 from headrace.policy.pace import VLLM_HOST, Host, Pace
 from headrace.policy.roofline import Roofline, Serving
 
+ACCEPTANCE = 0.6
+"""Odds that a guess which follows right ones is right, where nobody says."""
 _HOST = Host(kernels=VLLM_HOST.kernels, step=2e-4)
 """A guess: a captured graph is launched and the likeliest tokens are taken; nothing is scheduled between two steps."""
+
+
+def check_guessing(tokens: int | None, acceptance: float | None = None, model: object = None) -> None:
+    """ConfigError unless it makes sense to ask for these together. tokens: guessed in a step at most, None: as many as
+    pay; acceptance: the odds as above; model: who guesses."""
+    if tokens is not None and not 0 <= tokens <= MOST_SPECULATIVE_TOKENS:
+        raise ConfigError(
+            f"num_speculative_tokens must be from 0 to {MOST_SPECULATIVE_TOKENS}, got {tokens}",
+            field="num_speculative_tokens",
+        )
+    if acceptance is not None and not 0 <= acceptance <= 1:
+        raise ConfigError(f"acceptance must be from 0 to 1, got {acceptance}", field="acceptance")
+    if tokens == 0 and model is not None:
+        raise ConfigError(
+            "speculative_model needs num_speculative_tokens above 0: how many it guesses in a step",
+            field="num_speculative_tokens",
+        )
+    if tokens == 0 and acceptance is not None:
+        raise ConfigError("acceptance goes with num_speculative_tokens above 0", field="acceptance")
 
 
 @dataclass(frozen=True, slots=True)

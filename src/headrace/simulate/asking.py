@@ -13,11 +13,11 @@ from headrace.core.hardware import known_hardware
 from headrace.core.model_spec import ModelSpec
 from headrace.models.loader import load_model
 from headrace.models.published import published_model
-from headrace.policy.draft_model import DraftModel
+from headrace.policy.draft_model import ACCEPTANCE, DraftModel, check_guessing
 from headrace.policy.memory import USABLE
 from headrace.policy.roofline import Serving
 from headrace.simulate.faults import read_faults
-from headrace.simulate.fleet import ACCEPTANCE, Fleet
+from headrace.simulate.fleet import Fleet
 from headrace.simulate.pools import Pools
 from headrace.simulate.result import Result, Slo
 from headrace.simulate.simulator import STARTUP_S, simulate
@@ -115,8 +115,7 @@ class Asked:
 
     def fleet(self, demands: Sequence[Demand] = ()) -> Fleet | Pools:
         """What serves these demands, whose blocks it has if nobody says how large."""
-        if self.acceptance is not None and not self.num_speculative_tokens:
-            raise ConfigError("acceptance goes with num_speculative_tokens above 0", field="acceptance")
+        check_guessing(self.num_speculative_tokens, self.acceptance, self.speculative_model)
         serving = Serving(
             known_hardware(self.gpu),
             self.tensor_parallel_size,

@@ -10,14 +10,13 @@ from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.core.model_spec import KVGroup, ModelSpec
 from headrace.engine.executor import Capacity
-from headrace.policy.draft_model import DraftModel
+from headrace.policy.draft_model import ACCEPTANCE, DraftModel, check_guessing
 from headrace.policy.memory import USABLE, cache_bytes, token_bytes
 from headrace.policy.pace import VLLM_HOST, Host, Pace
 from headrace.policy.pipeline import Stage, cut
 from headrace.policy.roofline import Roofline, Serving
 from headrace.simulate.guesses import Guessing
 
-ACCEPTANCE = 0.6
 VOCABULARY = 2**31 - 1
 """Prompts are made of names of contents, not of a model's tokens, so there are as many as there may be."""
 
@@ -66,16 +65,10 @@ class Fleet:
                 f"max_model_len must be from 1 to {longest}, the model's context, got {self.max_model_len}",
                 field="max_model_len",
             )
-        if self.num_speculative_tokens:
-            Guessing(self.num_speculative_tokens, self.acceptance)  # says what is wrong with them
-        drafter = self.drafter
-        if drafter is not None and not self.num_speculative_tokens:
-            raise ConfigError(
-                "speculative_model needs num_speculative_tokens above 0: how many it guesses in a step",
-                field="num_speculative_tokens",
-            )
-        if drafter is not None:
-            drafter.check(self.spec)
+        guesses = self.num_speculative_tokens
+        check_guessing(guesses, self.acceptance if guesses else None, self.drafter)
+        if self.drafter is not None:
+            self.drafter.check(self.spec)
 
     @property
     def guessing(self) -> Guessing | None:

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.batch import BoolArray, IntArray
-from headrace.core.errors import ConfigError
+from headrace.policy.draft_model import check_guessing
 from headrace.policy.latency import Prior, StepWork
 from headrace.policy.speculation import Context, Proposal
 from headrace.simulate.executor import ANSWER_TOKEN
 
 _WRONG_TOKEN = ANSWER_TOKEN - 1
-_MOST = 64
 _KEYS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -32,12 +31,7 @@ class Guessing:
     pace: Prior | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tokens <= _MOST:
-            raise ConfigError(
-                f"num_speculative_tokens must be from 0 to {_MOST}, got {self.tokens}", field="num_speculative_tokens"
-            )
-        if not 0 <= self.accepted <= 1:
-            raise ConfigError(f"acceptance must be from 0 to 1, got {self.accepted}", field="acceptance")
+        check_guessing(self.tokens, self.accepted)
 
 
 class Guesser:
