@@ -2,8 +2,6 @@
 it loads beside the command line's own modules.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import NoReturn

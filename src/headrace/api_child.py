@@ -2,8 +2,6 @@
 serves on a socket that it inherits. It ends with its supervisor.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

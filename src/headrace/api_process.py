@@ -3,8 +3,6 @@ SIGINT drains: streams finish (up to shutdown_timeout), new requests get 503, th
 streams at once, with an error; the third does not even wait for that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import hashlib

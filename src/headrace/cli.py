@@ -3,8 +3,6 @@ only when that command runs, so `headrace --help` never waits for an engine; COM
 them.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 and not to search, with all streams waiting, for cycles among objects that are made and dropped in bulk.
 """
 
-from __future__ import annotations
-
 import gc
 
 _THRESHOLD = 50_000

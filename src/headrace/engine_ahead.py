@@ -2,8 +2,6 @@
 waits for them at its standard input (engine_process.py) and ends if none come. Only light things are imported here.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -2,8 +2,6 @@
 engine and serves its socket, until a signal, a message or its parent's end. Nothing to read means that none is wanted.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

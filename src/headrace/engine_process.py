@@ -2,8 +2,6 @@
 their sockets are in, and the child's end. Only light things are imported here, so that the child starts to load soon.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

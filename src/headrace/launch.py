@@ -2,8 +2,6 @@
 nowhere else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import importlib

@@ -2,8 +2,6 @@
 and steps the engine until all are answered; nothing runs in the background.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """What LLM answers with, named and shaped as vLLM's outputs, so that code written for one reads the other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -3,8 +3,6 @@ started before this one imports its web framework, so that both load side by sid
 only watches over them and the engine (supervisor.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import signal

@@ -2,8 +2,6 @@
 what became of it stands in a few numbers of a shared file, which they read without asking.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

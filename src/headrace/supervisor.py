@@ -5,8 +5,6 @@ It holds every listening socket too, so that connections which wait for an API p
 (docs/decisions/api-processes.md).
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import select

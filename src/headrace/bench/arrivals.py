@@ -3,8 +3,6 @@ Prompts are words that most vocabularies have as one token each; where a trace n
 equal names make equal words, so that prefixes are shared as they were. The same seed makes the same load.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@ changed, and then again with another. Small models do not do as they are told, s
 the only form that the output may have; the model still computes every token and chooses how the text is cut into them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from headrace.bench.speculation import Asked

@@ -1,7 +1,5 @@
 """How long one user waits: for the first token, and between tokens."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sends a planned load on time, at most so many requests at once, and gathers what came of it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -2,8 +2,6 @@
 says it computed. Needs aiohttp, which the `bench` extra brings.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from typing import Any

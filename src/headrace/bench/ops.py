@@ -1,8 +1,6 @@
 """Rates of a step's ops against what the machine does at best. It knows names, times and amounts of work; who runs
 the step gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

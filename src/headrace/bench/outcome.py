@@ -2,8 +2,6 @@
 between chunks, the longest stall, and how much of it was within bounds. Times are seconds; reports are in ms.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -3,8 +3,6 @@ its window. The text is tokenized once, whole, without special tokens; windows d
 token is not predicted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 (`pip install 'headrace[plan]'`), which is loaded only when a picture is drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

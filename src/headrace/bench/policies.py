@@ -3,8 +3,6 @@ over a device that takes a stated time for each step. Everything is counted or p
 figures are the same on every machine; how far they hold on a device depends on how well TIMES describes it.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 which the first counts) or messages, and perhaps a category.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -3,8 +3,6 @@ real clock, and a follow-up when somebody has read the answer and thought. What 
 simulator says.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import time

@@ -6,8 +6,6 @@ Lengths may be scaled: at a scale of 32, a hash stands for 16 tokens in one bloc
 order in which they come, stay what they were.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

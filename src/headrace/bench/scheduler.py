@@ -3,8 +3,6 @@ the tokens that came to the messages for clients. Nothing is computed, and what 
 subtracted. Lengths are staggered, so that some requests cross a block's edge in every step.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass

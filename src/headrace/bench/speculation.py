@@ -5,8 +5,6 @@ A small model often ends in a loop, which flatters whoever copies: figures are a
 last tokens do not repeat. What guessing costs where nothing comes of it is measured with a drafter that is never right.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

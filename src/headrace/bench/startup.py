@@ -1,7 +1,5 @@
 """How long from the command to the first answer of /health: a server is started as a user would start it, and ended."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import socket

@@ -1,7 +1,5 @@
 """How many tokens a second an engine makes when every request is there at the start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.bench.timeline import Clock, Drive, watch

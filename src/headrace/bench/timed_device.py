@@ -3,8 +3,6 @@ nothing, so what is measured or counted around it is policy alone; NullExecutor,
 right, is for tests.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

@@ -2,8 +2,6 @@
 of `headrace bench` is read from these. Times are seconds of the clock that was given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

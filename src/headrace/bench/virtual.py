@@ -2,8 +2,6 @@
 and the same load takes the same time on any machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """headrace bench: throughput and latency of an engine in this process, and the start-up of a server. Measures that need
 more have files of their own (bench_ops.py, bench_scheduler.py)."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,8 +1,6 @@
 """headrace bench ops: what each op of a model's step reaches of the machine's best, for one row, for a batch and for
 a prompt."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

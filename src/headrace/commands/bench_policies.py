@@ -1,7 +1,5 @@
 """headrace bench policies: what each policy brings beside the plain one it replaces, without any model."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """headrace bench replay: how much of a recorded load the prefix cache serves, without any model."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """headrace bench scheduler: what a step costs in policy, without any model."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

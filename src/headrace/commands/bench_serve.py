@@ -2,8 +2,6 @@
 and how many answers were within bounds. Flags have the names of vLLM's `bench serve` where they mean the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """headrace bench speculation: whether guessing ahead pays on a kind of text, by how much, and with which method."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

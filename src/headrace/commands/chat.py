@@ -1,7 +1,5 @@
 """headrace chat: a conversation in the terminal, with a model in this process or with any OpenAI server."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

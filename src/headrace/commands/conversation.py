@@ -2,8 +2,6 @@
 its business. Ctrl-C stops an answer and keeps what was said of it; Ctrl-D leaves.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Generator
 from typing import Protocol

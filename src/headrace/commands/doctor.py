@@ -1,7 +1,5 @@
 """headrace doctor: what this machine lends, what a model takes of it, and what to change where that does not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import sys

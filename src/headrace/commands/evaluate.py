@@ -1,7 +1,5 @@
 """headrace eval: how well a model predicts a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import sys

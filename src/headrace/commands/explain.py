@@ -1,7 +1,5 @@
 """headrace explain: what became of a request on a running server, and why, in sentences."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """headrace generate: continues a prompt, to standard output as it comes."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from typing import Any

@@ -2,8 +2,6 @@
 model that cannot be served what is in the way.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -2,8 +2,6 @@
 step by step. Closing what stream() returns stops the generation and frees what it held.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """headrace plan: how many GPUs a load needs, what they cost, which limit binds, and what each optimization saves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -2,8 +2,6 @@
 candidates, and what to know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 each optimization saves.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

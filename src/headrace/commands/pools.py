@@ -1,7 +1,5 @@
 """Options of headrace simulate for a fleet of two pools, one of which computes prompts for the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from typing import Any

@@ -2,8 +2,6 @@
 what such servers send: lines of `data: `, each a JSON chunk, ended by `[DONE]`.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Generator, Iterator

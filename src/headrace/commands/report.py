@@ -2,8 +2,6 @@
 their unit: _ms, _per_s, _bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -2,8 +2,6 @@
 model's own defaults, or the server's, hold for the rest.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

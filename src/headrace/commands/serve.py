@@ -1,7 +1,5 @@
 """headrace serve: an engine in its own process behind the OpenAI API, until a signal drains it."""
 
-from __future__ import annotations
-
 import click
 
 from headrace.commands.settings import takes_config

@@ -2,8 +2,6 @@
 setting is written down in one place. A settings file (--config) holds the same names; MODEL and flags win over it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tomllib

@@ -1,7 +1,5 @@
 """headrace simulate: a fleet serves a recorded or drawn load in virtual time."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence

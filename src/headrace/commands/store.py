@@ -1,7 +1,5 @@
 """headrace pull, list, rm: the models that are kept on this machine."""
 
-from __future__ import annotations
-
 import click
 
 from headrace.core.config import DEFAULT_MODEL

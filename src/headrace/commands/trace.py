@@ -1,7 +1,5 @@
 """headrace trace: what a recorded workload is like, and making one out of access logs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

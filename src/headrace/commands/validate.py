@@ -2,8 +2,6 @@
 far it is from kernels and from an engine on this machine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Mapping

@@ -3,8 +3,6 @@ Importing a package binds its name in its parent, so the function cannot lie the
 called, and loads what it needs when that happens.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

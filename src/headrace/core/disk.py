@@ -2,8 +2,6 @@
 batch and goes on beside later steps; its result comes when it comes (engine/executor.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

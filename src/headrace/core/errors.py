@@ -13,8 +13,6 @@ Every message names the field, the value, what is allowed, and what to do. A mes
 shown to anyone; the others are for the operator.
 """
 
-from __future__ import annotations
-
 import difflib
 import reprlib
 from collections.abc import Iterable

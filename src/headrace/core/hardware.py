@@ -6,8 +6,6 @@ NICs as in the makers' reference servers (DGX A100, DGX H100/H200/B200, eight MI
 numbers near what clouds asked on demand for one device an hour; they age, so they carry a date and can be replaced.
 """
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How far two runs of tokens say the same."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.core.batch import IntArray

@@ -2,8 +2,6 @@
 that says nothing. Names and OpenAI's service tiers stand for numbers, so that all doors mean the same.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 DEFAULT_PRIORITY = 0

@@ -1,7 +1,5 @@
 """JSON that an operator writes: a key given twice in one object is refused, where JSON's readers keep the later."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Any

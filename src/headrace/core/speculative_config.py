@@ -1,7 +1,5 @@
 """speculative_config, as other engines' users write it: one JSON object for what are settings of their own here."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@ a regular expression, a list of choices or a grammar. Checked here for shape and
 found out by models/grammar.py, which compiles it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 next start wait longer, and after some it is given up.
 """
 
-from __future__ import annotations
-
 MOST_FRUITLESS = 5
 """Ends in a row, with nothing brought in between, after which it is not started again."""
 PROVEN_SECONDS = 60.0

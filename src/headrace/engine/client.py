@@ -4,8 +4,6 @@ requests as they stand, so that their readers notice a pause and no change; wher
 clear error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

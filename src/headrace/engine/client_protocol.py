@@ -1,8 +1,6 @@
 """What the API process asks of an engine, wherever that engine runs. The server and its tests know only this;
 engine/client.py is the one over ZeroMQ."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol

@@ -2,8 +2,6 @@
 the commands and every measurement stand on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 
 from headrace.core.request import OutputDelta, Request

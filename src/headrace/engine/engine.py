@@ -4,8 +4,6 @@ with what was collected. Time is an argument; nothing here waits but collect().
 Drive it with step() while has_work, or with begin_step() and finish_step() where something is to be done between.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@ order; up to `depth` may be under way. Implementations: worker/local_executor.py
 (engine/null_executor.py), a whole device in a page.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

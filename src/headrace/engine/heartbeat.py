@@ -3,8 +3,6 @@ engine's side beats on a thread of its own, so a long step is not taken for a st
 never waits and works however busy its own event loop is. Times are time.monotonic(), one clock for the machine.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

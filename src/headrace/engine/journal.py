@@ -2,8 +2,6 @@
 and the histograms of how long requests waited and ran; it is told, and never asked for a decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headrace.core.batch import Batch

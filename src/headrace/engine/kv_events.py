@@ -3,8 +3,6 @@ numbered without a gap, and the latest of them again on a ROUTER socket for thos
 anybody.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import msgspec

@@ -3,8 +3,6 @@ is work and sleeps in poll while there is none, answers every Add before its out
 malformed, end the engine.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -2,8 +2,6 @@
 is imported here, so that whoever starts an engine need not wait for what speaks to it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SOCKET_NAME = "engine.sock"

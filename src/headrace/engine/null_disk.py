@@ -3,8 +3,6 @@ slow on purpose: a transfer ends when results were asked for `delay` times after
 memory holds by then, so a block that is reused too early is seen.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -8,8 +8,6 @@ With a pace it keeps the time that its steps would take, and lets steps be taken
 between them.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ with an error; the others get from the halves exactly what the whole step would 
 Relies on the executor's promise that a step that raised has only applied its leaves, joins, edits and copies.
 """
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -5,8 +5,6 @@ Two crashes of the engine make whoever was in flight at both a suspect. Suspects
 once the one before has brought something; one at which the engine ends twice more is at fault, and ends alone.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The operator's file of what each tenant may ask for, in TOML or JSON, checked field by field."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -4,8 +4,6 @@ complete, and says which tokens still count. It never decides what is generated;
 request once `stopped` is set.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Protocol
 

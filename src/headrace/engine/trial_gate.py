@@ -2,8 +2,6 @@
 the engine nothing, so that its next end is not laid on an innocent one. A file lock ends with the process that has it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

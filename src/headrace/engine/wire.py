@@ -4,8 +4,6 @@ tagged union each way.
 The engine answers every Add with Accepted or Refused before its first Outputs.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.core.request import OutputDelta, Request

@@ -2,8 +2,6 @@
 tokens) count only where the caller says so; the others count everywhere.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

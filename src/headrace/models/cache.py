@@ -2,8 +2,6 @@
 aside, then renamed), and a lock file keeps two processes from making the same one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -5,8 +5,6 @@ The trie is walked once into a dictionary, and a pattern finds the few places wh
 text costs one pass of the regular expression engine.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from pathlib import Path

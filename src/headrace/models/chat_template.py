@@ -6,8 +6,6 @@ like one. Where a message holds such text, its first character is replaced by a 
 put back when the result is tokenized, so ordinary text and the seams around it are tokenized as by the model's authors.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Q, K and V are one matrix here (rows concatenated), as are gate and up: fewer, l
 of one layer, each with its rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

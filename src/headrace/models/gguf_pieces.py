@@ -1,7 +1,5 @@
 """The SentencePiece vocabulary inside a GGUF file: `tokenizer.ggml.model` llama (BPE by scores) or t5 (unigram)."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -2,8 +2,6 @@
 those of the models' own tokenizer.json files. What is not listed is refused by whoever asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tokenizers import Regex, pre_tokenizers

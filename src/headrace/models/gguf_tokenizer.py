@@ -5,8 +5,6 @@ times faster.
 A way of splitting that is not known here is refused by name: guessing one gives wrong tokens without a sign.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -6,8 +6,6 @@ Constraints come from clients: their size is bounded before (core/structured.py)
 cost is bounded here, and deep recursion inside the library happens on a thread with a stack that is deep enough.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -2,8 +2,6 @@
 HF_HUB_OFFLINE mean what they mean elsewhere. Only the files that serving needs are fetched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Iterator

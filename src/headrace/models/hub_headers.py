@@ -2,8 +2,6 @@
 fetched that tell what it is; its weight files are stood in for by files of their size that hold nothing else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JsonVocabulary: a tokenizer.json, run by the `tokenizers` library."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

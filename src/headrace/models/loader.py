@@ -2,8 +2,6 @@
 the engine's half of a model; text (tokenizer, chat template) is models/text.py, so that neither loads the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast

@@ -5,8 +5,6 @@ A program's fingerprint stands for its numbers: all weights' content, the spec, 
 type of the KV cache. The worker adds the kernel set.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

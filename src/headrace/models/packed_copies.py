@@ -2,8 +2,6 @@
 a folder named by its key. This file decides where they lie and which must go; it reads and writes none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@ by the `tokenizers` library, in a vocabulary arranged so that it follows Sentenc
 control, byte or unknown piece by spelling its name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

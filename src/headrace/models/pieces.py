@@ -2,8 +2,6 @@
 tokenizer.model (sentencepiece_model.py) or a GGUF file (gguf_pieces.py).
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Sources: config.json of the checkpoints on the Hugging Face hub. Names of one sh
 they differ in context only.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from functools import cache

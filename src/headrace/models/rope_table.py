@@ -6,8 +6,6 @@ sequences shorter than that see, with kinds dynamic and longrope, other frequenc
 changes them as the sequence grows; a smaller max_model_len brings back the short ones.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

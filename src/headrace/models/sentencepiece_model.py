@@ -3,8 +3,6 @@ numbers are from sentencepiece_model.proto (https://github.com/google/sentencepi
 tokens and is not supported is refused by name.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

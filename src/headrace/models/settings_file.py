@@ -1,7 +1,5 @@
 """JSON settings that come with a model, read with care: they are data from strangers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ org/name), or a wheel on our short list (pypi:package). What is remote is fetche
 Nothing heavy is imported here: the hub's client comes in only when a hub model is asked for (hub.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil

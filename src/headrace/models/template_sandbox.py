@@ -5,8 +5,6 @@ A template is a stranger's program, so what it may do for one conversation is co
 characters and list items made, inside one expression too. Over the allowance it is stopped with Exhausted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import datetime

@@ -2,8 +2,6 @@
 its authors recommend. It is what the API process needs; the engine's half is models/loader.py.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

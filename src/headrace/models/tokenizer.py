@@ -5,8 +5,6 @@ Decoding works on bytes: a token stands for bytes, and text is what their concat
 never shows half a character, and pieces always add up to the whole.
 """
 
-from __future__ import annotations
-
 import codecs
 import functools
 from collections.abc import Callable

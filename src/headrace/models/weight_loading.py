@@ -2,8 +2,6 @@
 while what was taken is packed, and each is let go again. A model is so never in memory twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor

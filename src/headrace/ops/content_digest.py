@@ -1,7 +1,5 @@
 """content_digest: what stands for the content of a block of memory, at the speed of memory."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -3,8 +3,6 @@ with the GIL released. A step's numbers do not depend on the number of threads; 
 so its name and version belong to the numerics fingerprint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What this processor does at best, measured: the rates that kernels are held against (csrc/ceilings.cpp)."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

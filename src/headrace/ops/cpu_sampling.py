@@ -2,8 +2,6 @@
 the one that ops/sampling.py defines, to the bit, on every instruction set.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks

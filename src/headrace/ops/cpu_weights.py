@@ -2,8 +2,6 @@
 so that memory never holds all weights twice; or mapped from a file that an earlier start kept (ops/packed_file.py).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """Which ops leave their output in int8 beside float32, for the quantized linears that read it. A row is quantized by
 the task that produced it where that task has whole runs of activations; otherwise an op of its own follows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,8 +1,6 @@
 """Keys and values in and out of KV blocks, in numpy, by the layout of core/kv_layout.py: the definition of what
 the kernels store and read. A cache is uint8 [num_blocks * block_bytes]; a layer is an index inside its group."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

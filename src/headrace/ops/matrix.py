@@ -11,8 +11,6 @@ group is a multiple of 32 that divides k. With q8 and q4 a linear op quantizes i
 per ACTIVATION_GROUP values along k.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

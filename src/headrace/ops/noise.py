@@ -5,8 +5,6 @@ The noise of a token is a pure function of (seed, choice, position, token id): P
 with the seed as key and (token id / 4, position, choice, 0) as counter; token id % 4 picks the word.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

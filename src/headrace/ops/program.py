@@ -6,8 +6,6 @@ here and live in `matrices` (ops/matrix.py) and `vectors` (float32). What an op 
 Ops are structs: a dataclass takes a millisecond or two to define, and a starting server waits for every one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol

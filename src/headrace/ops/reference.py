@@ -3,8 +3,6 @@ values only as the cache stores them, and quantizes activations where the kernel
 rounding alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

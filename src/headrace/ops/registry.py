@@ -4,8 +4,6 @@ them. A provider is right when, for every input that the makers can make, it agr
 A case is a small program over prepared buffers and cache, so an op is tested through the same door that models use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

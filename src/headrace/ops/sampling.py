@@ -19,8 +19,6 @@ So a token depends on its row's logits, history, parameters, seed, choice and po
 If everything is banned, the likeliest token of the raw logits that no mask bars is taken.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

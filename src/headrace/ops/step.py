@@ -2,8 +2,6 @@
 pointer; a step only fills the front of each and sets the counts.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

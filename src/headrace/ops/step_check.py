@@ -1,8 +1,6 @@
 """What must hold for a step before any of it is computed: an index out of range is an error here, never a wild
 read. The CPU kernels make the same checks in C++ (csrc/program.cpp)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.ops.program import Attention, Program

@@ -2,8 +2,6 @@
 that are kept out by barring the token that would complete them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,8 +1,6 @@
 """How much work an op of a program is in one step: arithmetic operations and bytes read from memory. Only products
 of matrices and attention count; the others take little of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

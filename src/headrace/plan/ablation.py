@@ -2,8 +2,6 @@
 of the whole. One that costs more than it saves is shown and not kept, so that the next are not measured on top of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

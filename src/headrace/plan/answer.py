@@ -2,8 +2,6 @@
 weighed. `to_dict` is what `headrace plan --json` writes; nothing is computed here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

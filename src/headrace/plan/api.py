@@ -1,7 +1,5 @@
 """The planner in Python: the same keywords as `headrace plan` has flags, and the same figures in what comes back."""
 
-from __future__ import annotations
-
 from headrace.core.callable_package import answers
 from headrace.plan.ablation import ablate as _ablate
 from headrace.plan.asking import ask

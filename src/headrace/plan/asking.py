@@ -2,7 +2,7 @@
 Python API's keywords are the same.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # errors show a keyword's type as it is written
 
 import math
 from collections import Counter

@@ -2,8 +2,6 @@
 there, so that ten runs move what they show and leave the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

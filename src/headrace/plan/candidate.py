@@ -2,8 +2,6 @@
 what they cost. Unified replicas do both prefill and decode; of split pools the one's KV goes to the other over NICs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

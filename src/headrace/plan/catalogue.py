@@ -1,7 +1,5 @@
 """What can be planned without anything at hand: the models and the GPUs that are known by name, as a report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.hardware import KNOWN

@@ -2,8 +2,6 @@
 device that takes the time a Pace says; and what its users see: the rate that it sustains, and their waits at a rate.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

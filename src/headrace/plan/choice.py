@@ -3,8 +3,6 @@ says that they keep the times; one that does not keep them is given more replica
 rehearsed, and costs no more than any other that was, or that was not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

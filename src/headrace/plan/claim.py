@@ -1,7 +1,5 @@
 """Claim: a figure that somebody published, beside the right one and why they differ."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 

@@ -2,8 +2,6 @@
 sentences that say where it comes from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headrace.plan.answer import Figures, Plan

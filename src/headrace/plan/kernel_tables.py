@@ -2,8 +2,6 @@
 far the curves of policy/fitted_kernels.py are from them. Reading Parquet needs pyarrow, which is no dependency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

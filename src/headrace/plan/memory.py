@@ -2,8 +2,6 @@
 free. Of a pipeline it is the stage that holds the fewest requests. The parts add up to the GPU's memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.core.model_spec import ModelSpec

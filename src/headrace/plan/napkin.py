@@ -2,8 +2,6 @@
 `headrace plan --example NAME`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from headrace.core.errors import ConfigError, did_you_mean

@@ -2,8 +2,6 @@
 nodes. Rough, from what was measured of this server (docs/performance.md) and the bytes that must move.
 """
 
-from __future__ import annotations
-
 import math
 
 from headrace.plan.answer import Figures

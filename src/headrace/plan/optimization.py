@@ -2,8 +2,6 @@
 behind its figures, and how much effort it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -2,8 +2,6 @@
 and in virtual time by what another engine has learnt from loads of other shapes (simulate/fidelity.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 what of the search is decided beforehand. Everything is checked here, so that the search meets no nonsense.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

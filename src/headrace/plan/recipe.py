@@ -2,8 +2,6 @@
 many GPUs it takes and how many requests run on it at once, so that tokens come within the question's time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

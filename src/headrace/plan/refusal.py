@@ -2,8 +2,6 @@
 one request alone cannot keep, with the limit that is in the way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

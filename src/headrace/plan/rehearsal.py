@@ -6,8 +6,6 @@ nothing for each other but share what comes, so a fleet is as good as its cells,
 more replicas to choose from. That is estimated by cells of two sizes. Cells run side by side in processes.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

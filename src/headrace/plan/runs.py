@@ -4,8 +4,6 @@ silicon_tpot_ms, or without the silicon_; where they are there, pp_size and back
 named with the reason.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

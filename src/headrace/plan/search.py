@@ -2,8 +2,6 @@
 few simulated with the real scheduler, and their number of replicas corrected by what that says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 

@@ -3,8 +3,6 @@ tokens come, for one request alone and for as many as the load has at once: in t
 serves.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.plan.answer import Figures

@@ -10,8 +10,6 @@ question's percentile, has to keep its times at n plus so many deviations. Behin
 load, deviations are those of `pooled` replicas together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from statistics import NormalDist

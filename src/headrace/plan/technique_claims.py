@@ -2,8 +2,6 @@
 each beside what the latency model or plain arithmetic says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from headrace.core.model_spec import item_bytes

@@ -2,8 +2,6 @@
 users wait, by one cell of the fleet in virtual time (two where prefill and decode are apart).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

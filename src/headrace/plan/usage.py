@@ -2,8 +2,6 @@
 and how few GPUs each limit would allow if it alone counted (the floors, below which no answer can be).
 """
 
-from __future__ import annotations
-
 import math
 
 from headrace.core.model_spec import ModelSpec

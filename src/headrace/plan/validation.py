@@ -2,8 +2,6 @@
 runs past the capacity cliff as a class of their own. Errors are absolute, in percent of what was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

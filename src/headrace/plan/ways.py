@@ -3,8 +3,6 @@ quality. Tensor parallelism stays inside a node: each layer ends in two all-redu
 which a NIC has an eighth of the bandwidth of a node's links; a pipeline hands on one hidden state for each stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

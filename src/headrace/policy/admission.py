@@ -4,8 +4,6 @@ It follows requests by the scheduler's moves, so that it always knows what waits
 tenant has used.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 is new. It is what whole steps took beyond what their rows take, by how many requests were asked for.
 """
 
-from __future__ import annotations
-
 from headrace.policy.row_cost import Curve
 
 _FRESH = 8

@@ -2,8 +2,6 @@
 that what listens to its engines can listen to ours. Policy only records; engine/kv_events.py sends.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 DEVICE = "device"

@@ -8,8 +8,6 @@ the first tokens are wanted is copied, so that a hit is exact to the token. What
 are any (offloading.py), and comes back from there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

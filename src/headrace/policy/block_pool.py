@@ -5,8 +5,6 @@ A block is in exactly one place: free; held (refs > 0); or idle (refs == 0, cach
 give way (eviction.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

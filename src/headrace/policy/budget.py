@@ -5,8 +5,6 @@ With a time target, a chunk is as long as the latency model says the step may st
 any case, so that prompts move on beside any number of decodes; and where nobody decodes, nobody waits for the step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@ found on disk after a restart, and routers know which replica holds what. 128 bi
 do not share a name even if somebody tries.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 SIZE = 16

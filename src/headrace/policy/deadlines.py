@@ -1,7 +1,5 @@
 """Which requests have waited past their deadline. Only those that are still to begin are here; time is an argument."""
 
-from __future__ import annotations
-
 import heapq
 
 

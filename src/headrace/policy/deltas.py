@@ -2,8 +2,6 @@
 for the rows that asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from headrace.core.batch import BatchOutput, IntArray

@@ -2,8 +2,6 @@
 they were decided. Copies that somebody makes at once never get there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -5,8 +5,6 @@ sending it would take longer than what it holds up there. Pure, as routers are (
 What replicas of the decode pool have cached is assumed by what was sent there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import numpy as np

@@ -2,8 +2,6 @@
 dtypes, or a layer trained on top of it, which shares its embedding and its output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from headrace.core.config import MOST_SPECULATIVE_TOKENS

@@ -1,7 +1,5 @@
 """Records what a prefix cache stores and gives up, as events for routers (block_events.py)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.core.batch import IntArray

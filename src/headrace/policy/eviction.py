@@ -6,8 +6,6 @@ Blocks come in runs, and a run is one entry of a queue; an entry is only believe
 So every operation costs a few vector operations, and none grows with the pool.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -4,8 +4,6 @@ these blocks meanwhile, and what is cached already does not have to come. What h
 any cached prefix is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ Tokens that came from the prefix cache cost nothing, nor do tokens computed agai
 rise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 import numpy as np

@@ -18,8 +18,6 @@ nodes depends on their network more than on the device.
 Hardware without measured kernels takes the H100's shares of its own limits, which is a guess: `measured` says so.
 """
 
-from __future__ import annotations
-
 from headrace.policy.kernel_curves import AllReduce, Decode, Gemm, Kernels, Prefill, SendReceive
 
 _FP8 = Gemm(0.834, 0.833, 129, 1.45)

@@ -2,8 +2,6 @@
 form is not ready waits beside the queue (parking.py), so that no step waits for it.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from headrace.core.structured import StructuredOutputsParams

@@ -2,8 +2,6 @@
 gives way first once it is over. Time is an argument.
 """
 
-from __future__ import annotations
-
 import heapq
 
 from headrace.core.batch import IntArray

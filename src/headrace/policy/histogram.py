@@ -1,7 +1,5 @@
 """Histogram: how often values fell into which bucket, as Prometheus counts them, in plain numbers that can be sent."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 read back, in whatever tiers they are, to the token where the device has them. And why it ends where it ends.
 """
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 

@@ -2,8 +2,6 @@
 up by one thing at a time, so one clock for each reason tells it of every request, whatever their number.
 """
 
-from __future__ import annotations
-
 import enum
 
 

@@ -4,8 +4,6 @@ longer than those who run and those who passed it take to end. For a request of 
 classes give way (preemption.py), unless even that would not make it fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a replica's devices hold: weights, and the KV cache in what they leave."""
 
-from __future__ import annotations
-
 from headrace.core.errors import ConfigError
 from headrace.core.model_spec import KVGroup, item_bytes
 from headrace.policy.pipeline import Stage

@@ -2,8 +2,6 @@
 these, so that the scheduler knows of neither.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.core.request import FinishReason, RequestState

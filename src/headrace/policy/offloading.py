@@ -2,8 +2,6 @@
 ahead of its turn. It orders copies and reads; tiers.py keeps the books of what is where.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -3,8 +3,6 @@ their length end, and each request is sent what the step brought it. Entries who
 was begun mean nothing and are dropped.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.core.batch import BatchOutput, BoolArray, IntArray

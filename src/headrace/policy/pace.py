@@ -3,8 +3,6 @@ clock. Decode steps are read off straight lines between points of the roofline, 
 operation, and the sum of a run is, to the last bit, the sum of its steps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@ brings it, or the form that their output takes is still compiled. They stand bes
 behind them, and go back to their place in it as soon as what they wait for is done, or will not be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from headrace.core.batch import IntArray

@@ -2,8 +2,6 @@
 A stage works on one micro-batch at a time, in the order in which they entered; the rest of its time is the bubble.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

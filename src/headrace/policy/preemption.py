@@ -6,8 +6,6 @@ Against thrash: a request that was preempted so many times is immune, and one th
 gained some tokens, so that no work is done only to be lost.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.core.batch import EMPTY, IntArray

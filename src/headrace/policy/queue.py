@@ -6,8 +6,6 @@ With ageing, a request that has waited so many seconds counts as one class bette
 operation costs the logarithm of what waits.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from typing import Protocol

@@ -3,8 +3,6 @@ before it began to run; the others cost a request, their prompt when they are ta
 end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

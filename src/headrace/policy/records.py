@@ -2,8 +2,6 @@
 reads them loads none of what writes them.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.policy.cache_report import CacheReport

@@ -3,8 +3,6 @@ it came back. All that live and a bounded number of those that ended. It follows
 nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable

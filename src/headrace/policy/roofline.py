@@ -5,8 +5,6 @@ Each stage of a pipeline runs its layers over `ranks` devices of a node, tensor 
 layer ends its attention and its feed-forward in an all-reduce. Norms, rope and activations are memory traffic.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 

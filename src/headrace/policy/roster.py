@@ -2,8 +2,6 @@
 nowhere else. It decides nothing: the scheduler says who joins and who gives way, a finished step who ends.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

@@ -2,8 +2,6 @@
 out. Rows that score follow the rows that sample, request after request.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -2,8 +2,6 @@
 operations however many run. Only the scheduler writes here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

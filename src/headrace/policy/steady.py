@@ -4,8 +4,6 @@ costs what changes: ends that rise by one, and blocks for those slots whose turn
 It holds until a request joins or leaves, or the first one reaches its last position.
 """
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 

@@ -1,7 +1,5 @@
 """What the scheduler remembers of a step under way until it has finished, and what it counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -2,8 +2,6 @@
 microseconds, so that it can be left on; what a step was worth is worked out when someone asks.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import msgspec

@@ -8,8 +8,6 @@ disk is held until that is done, so it can be neither reused nor read too early.
 ordered with the steps, which is fence enough.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@ it had been generated, with the noise that its position would have had; so a dra
 it is what would have been generated, and the first that differs ends what may be kept, at any temperature.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -2,8 +2,6 @@
 end first, at the price of a prompt's token and of a generated one with as many requests running as there may be.
 """
 
-from __future__ import annotations
-
 from headrace.policy.backlog import Waiting
 from headrace.policy.latency import LatencyModel, StepWork
 

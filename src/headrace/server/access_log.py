@@ -2,8 +2,6 @@
 request_id is the client's X-Request-Id, its id the one in the answer and in the engine.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 import time

@@ -2,8 +2,6 @@
 routes, over the service of the API's app. No key is asked for: whoever can reach the port may read.
 """
 
-from __future__ import annotations
-
 from starlette.applications import Starlette
 from starlette.routing import Route
 

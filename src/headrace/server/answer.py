@@ -2,8 +2,6 @@
 fields that only some clients want.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 text and calls of tools. The text is read a character at a time, so that the blocks are the same however it was cut.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@ arrives, becomes what a chat answer has: reasoning, content and calls of tools. 
 the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -2,8 +2,6 @@
 the order in which the model wrote them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -2,8 +2,6 @@
 calls and what calls returned side by side, where a chat has messages of different roles.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.errors import RequestError, shown

@@ -2,8 +2,6 @@
 goes the way of a chat, and comes back as one message or as Anthropic's events.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

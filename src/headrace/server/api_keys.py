@@ -2,8 +2,6 @@
 from a file in which each tenant has a name; kept are only their hashes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import tomllib

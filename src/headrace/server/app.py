@@ -2,8 +2,6 @@
 no socket, starts no process and reads no setting of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

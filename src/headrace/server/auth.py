@@ -2,8 +2,6 @@
 of it is right. Without configured keys everything is open.
 """
 
-from __future__ import annotations
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.server.api_keys import ApiKeys, Caller

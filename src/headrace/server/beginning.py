@@ -2,8 +2,6 @@
 its sequences are ready to be handed to the engine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar

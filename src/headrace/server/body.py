@@ -3,8 +3,6 @@ or chunked), and only a few large bodies are held at once. Large ones are parsed
 event loop keeps answering others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -2,8 +2,6 @@
 going before others is for keys that may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

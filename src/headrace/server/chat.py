@@ -2,8 +2,6 @@
 answer or as a stream of deltas.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

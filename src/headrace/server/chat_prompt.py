@@ -2,8 +2,6 @@
 arguments that clients of this server may set.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.errors import RequestError

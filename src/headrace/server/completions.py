@@ -2,8 +2,6 @@
 leads the text, and with logprobs its log-probabilities lead the lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -2,8 +2,6 @@
 upgrade the protocol is declined by going on in HTTP/1.1, and what is no HTTP gets an error in the API's shape.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -2,8 +2,6 @@
 and any of them can read the sum. Shared through a file, rows outlive the process that wrote them.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from bisect import bisect_left

@@ -2,8 +2,6 @@
 from the request's arrival here. What the API needed of it is gone when the engine gets the rest.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

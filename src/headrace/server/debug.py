@@ -2,8 +2,6 @@
 client's affairs to whoever asks, so they are served on the admin port alone.
 """
 
-from __future__ import annotations
-
 import ipaddress
 
 import msgspec

@@ -2,8 +2,6 @@
 comes back in blocks. One choice, nothing kept between requests; errors name the fields of the body that was sent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

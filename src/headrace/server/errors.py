@@ -2,8 +2,6 @@
 from our error tree. A client's fault is told in full; ours is told as ours, and its details go to the log only.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from typing import Any

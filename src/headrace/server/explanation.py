@@ -1,7 +1,5 @@
 """A record of a request in sentences: what the cache had of it, what it waited for, and who took its place."""
 
-from __future__ import annotations
-
 from headrace.policy.cache_report import CacheReport, Miss
 from headrace.policy.holdup import Holdup
 from headrace.policy.records import RequestRecord

@@ -2,8 +2,6 @@
 gauges and counters that the engine published last.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

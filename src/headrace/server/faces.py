@@ -2,8 +2,6 @@
 them in, so that this room imports neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol

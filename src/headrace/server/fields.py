@@ -2,8 +2,6 @@
 cannot change the text, or refused by name. Nothing is ever ignored in silence; null means absent everywhere.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import msgspec

@@ -2,8 +2,6 @@
 it answers while everything else is busy or stopped.
 """
 
-from __future__ import annotations
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response

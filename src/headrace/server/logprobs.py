@@ -2,8 +2,6 @@
 completions. A token that is no whole UTF-8 text is written bytes:\\xNN, so that two of them never look alike.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What was read of an answer, in the shapes of OpenAI's chat: a whole message, or a stream's delta."""
 
-from __future__ import annotations
-
 import msgspec
 
 from headrace.server.answer_reader import Read

@@ -2,8 +2,6 @@
 line breaks, calls of tools and their results as templates expect them, everything that is not text refused by name.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -2,8 +2,6 @@
 the engine published last, is server/exposition.py.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import Any

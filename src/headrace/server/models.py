@@ -1,7 +1,5 @@
 """GET /v1/models and /v1/models/{id}: the one model that is served."""
 
-from __future__ import annotations
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response

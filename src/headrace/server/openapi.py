@@ -2,8 +2,6 @@
 cannot say (ranges, forms of a prompt, fields accepted without effect) added here.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -2,8 +2,6 @@
 token ids, a list of lists of token ids.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

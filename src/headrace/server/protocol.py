@@ -2,8 +2,6 @@
 what it gets back, in OpenAI's shapes with vLLM's additions. Plain data; no rule is decided here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Telling a model's reasoning, between <think> and </think>, from its answer, in text that arrives in pieces."""
 
-from __future__ import annotations
-
 from headrace.server.tools.markers import MarkerSearch
 
 OPEN, CLOSE = "<think>", "</think>"

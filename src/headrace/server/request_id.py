@@ -2,8 +2,6 @@
 requests with one id stay two requests; the engine's ids are ours.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 

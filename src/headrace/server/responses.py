@@ -2,8 +2,6 @@
 response or as its events; nothing is stored, so no response can go on from another.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from starlette.requests import Request

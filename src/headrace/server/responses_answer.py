@@ -2,8 +2,6 @@
 functions are items, in the order in which the model wrote them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from typing import Any

@@ -2,8 +2,6 @@
 the reasoning of earlier answers, whose items come one by one where a chat has them in one message.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.errors import RequestError, shown

@@ -2,8 +2,6 @@
 where the model says nothing either. Ranges are checked by SamplingParams, for every door alike.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from headrace.core.errors import RequestError, shown

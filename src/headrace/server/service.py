@@ -2,8 +2,6 @@
 Handlers take it from app.state.service.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Iterator

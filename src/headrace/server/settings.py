@@ -2,8 +2,6 @@
 server reads nothing else: no environment, no files, no flags.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.server.api_keys import Caller

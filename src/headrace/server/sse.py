@@ -2,8 +2,6 @@
 OpenAI clients wait for, and plain answers that are dropped when nobody is there to read them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -3,8 +3,6 @@ StructuredOutputsParams; and whether its grammar is understood is found out befo
 event loop and in bounded time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize, in vLLM's shapes: what the model sees of a text or a conversation, and back."""
 
-from __future__ import annotations
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response

@@ -2,8 +2,6 @@
 script, use their own style, talk to this server, and nothing else.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

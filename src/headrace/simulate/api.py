@@ -1,7 +1,5 @@
 """The simulator in Python: the keywords of `headrace simulate` are its flags, and what comes back has its figures."""
 
-from __future__ import annotations
-
 from headrace.core.callable_package import answers
 from headrace.simulate.asking import Asked
 from headrace.simulate.result import Result

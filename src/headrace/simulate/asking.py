@@ -2,7 +2,7 @@
 or a workload. The command's flags and the Python API's keywords are its fields.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # errors show a keyword's type as it is written
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace

@@ -3,8 +3,6 @@ every token the same. Steps that are alike may be taken as one, as many as begin
 bit, what the single ones would.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -2,8 +2,6 @@
 going on elsewhere from the tokens that they have; it freezes; its steps are slow for a while; or a link is.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Sequence

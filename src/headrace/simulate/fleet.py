@@ -2,8 +2,6 @@
 replica holds, as far as memory decides it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.core.config import Config

@@ -3,8 +3,6 @@ is drawn once for its request and position, so that it does not depend on the ba
 where the request runs. What a draft model takes is added to the step that it guesses for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

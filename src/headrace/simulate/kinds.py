@@ -1,7 +1,5 @@
 """Kind: what the replicas of a pool have in common, how each of them is made, and the router before them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Protocol
 

@@ -2,8 +2,6 @@
 kept once with their number.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

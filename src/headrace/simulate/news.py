@@ -2,8 +2,6 @@
 heard any more.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@ what a sweep of rates gave. Needs matplotlib (`pip install 'headrace[plan]'`), w
 drawn. Equal runs give equal bytes.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any

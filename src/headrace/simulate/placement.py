@@ -4,8 +4,6 @@ reach of their bandwidth, and their latency, is measured between nodes (policy/f
 share of what its rack's NICs carry (core/hardware.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@ even begun: the replica only knows when they would have ended (it coasts), and c
 when a request comes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from headrace.core.config import Config

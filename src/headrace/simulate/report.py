@@ -3,8 +3,6 @@ latencies, of load over time, of where requests' time went, and of goodput again
 comes from outside is escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any

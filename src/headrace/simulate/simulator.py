@@ -5,8 +5,6 @@ arrival or the replica that wakes next. The same demands, fleet, router and seed
     result = simulate(demands, fleet, router="prefix", seed=0, rate_multiplier=2.0, slo=Slo(ttft_ms=1000))
 """
 
-from __future__ import annotations
-
 import gc
 import heapq
 import random

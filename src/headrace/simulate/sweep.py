@@ -1,7 +1,5 @@
 """The same fleet at several loads: what comes of it when so many times as many come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ all are there the decode replica goes on with the request. Blocks are held on bo
 without room holds up the prefill pool. Who waits for room is served first come first served.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Hashable, Sequence

@@ -2,8 +2,6 @@
 time, thinned to a bounded number of points, and where each request's time went.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

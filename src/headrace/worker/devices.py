@@ -2,8 +2,6 @@
 these; nothing else in this room knows which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -3,8 +3,6 @@ A file is named by its block's name and group, so it is found again after a rest
 long and which checksum, and a file that does not agree with that is removed, never believed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

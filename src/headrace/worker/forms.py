@@ -3,8 +3,6 @@ holds a request's form from when it is first asked for until the request has end
 finds it compiled (worker/grammar.py), however many others came between.
 """
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from typing import Any

@@ -2,8 +2,6 @@
 what it costs does not grow with the number of running requests, only with joins and rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.core.batch import EMPTY, Batch, IntArray

@@ -3,8 +3,6 @@ host's memory where tiers are wanted. Pages are the system's to
 give on first touch, so a pool costs what was used of it; huge pages are asked for, since attention walks it all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 

@@ -3,8 +3,6 @@ collected, on the caller's thread; with more, steps run in order on one thread o
 prepares the next.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 

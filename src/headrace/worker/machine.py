@@ -2,8 +2,6 @@
 the processor's features. Everything is read from files below a root, so that tests can bring their own machine.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform

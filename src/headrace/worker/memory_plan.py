@@ -3,8 +3,6 @@ groups and the machine's memory into a number of blocks and a longest sequence, 
 fit. Pure arithmetic; worker/machine.py measures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast

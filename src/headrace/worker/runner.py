@@ -2,8 +2,6 @@
 sampler, and writes samples back where the next step reads them. It decides nothing.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from headrace.core.batch import Batch, BatchOutput, FloatArray

@@ -2,8 +2,6 @@
 packed now and kept for the next start. A copy that is missing, torn or refused by the disk costs time, nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@ writes them, or answers of an OpenAI API with their usage. Of a line, nothing bu
 lines that tell of no answer are counted by why.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 are means over a long time, in requests a second; `begin` may lie before 0, so that a load can be caught in full swing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from random import Random

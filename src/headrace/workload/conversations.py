@@ -3,8 +3,6 @@ the one before it, the answer to that, and new text. They come openly, at a rate
 loops, where so many users wait for their answers. The same seed makes the same load.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

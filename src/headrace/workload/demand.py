@@ -2,8 +2,6 @@
 parts, not tokens: where two prompts begin with the same parts, a prefix cache can serve the second from the first.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from headrace.core.priority import DEFAULT_PRIORITY

@@ -2,8 +2,6 @@
 a given generator. Lengths are whole and at least 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -3,8 +3,6 @@ A row knows where it stands, so that whatever is wrong with a value is said with
 Nothing a file holds can do worse than a ConfigError: lines have a longest length, numbers a largest value.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

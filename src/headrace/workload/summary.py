@@ -2,8 +2,6 @@
 without end would find. One that follows another counts as if answers took no time.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

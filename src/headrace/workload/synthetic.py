@@ -2,8 +2,6 @@
 (docs/workloads.md says which number is whose, and which is assumed).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from random import Random
 from types import MappingProxyType

@@ -3,8 +3,6 @@ and lengths, which `headrace trace import` makes. A trace holds no texts; where 
 session, equal contents get equal names, so that what a prefix cache could share is known.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

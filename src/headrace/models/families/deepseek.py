@@ -4,8 +4,6 @@ multi-head latent attention first of all.
 Source: arXiv:2405.04434, arXiv:2412.19437.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import AttentionSpec, LatentSpec, LayerSpec, MlpSpec, ModelSpec

@@ -2,8 +2,6 @@
 plain Llama. A family starts from that and changes what is its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal

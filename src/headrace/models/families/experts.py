@@ -2,8 +2,6 @@
 takes. The layers' width is already that of one expert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

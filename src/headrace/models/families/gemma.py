@@ -5,8 +5,6 @@ In GGUF files norm weights are stored whole, and the attention scale is known by
 rounded to bfloat16, as transformers does when it computes in that type.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Source: arXiv:2408.00118.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense, gemma
 from headrace.models.families.family import Family, Fields, TensorFacts

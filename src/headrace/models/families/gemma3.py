@@ -5,8 +5,6 @@ images too, the text part is served.
 Source: arXiv:2503.19786.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec, Rope
 from headrace.models.families import dense, gemma
 from headrace.models.families.family import Family, Fields, TensorFacts

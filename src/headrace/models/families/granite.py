@@ -3,8 +3,6 @@
 Source: the models' cards; the multipliers follow arXiv:2203.03466.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import ModelSpec

@@ -4,8 +4,6 @@ and Mixtral are of this architecture too.
 Source: arXiv:2302.13971; rope scaling of 3.1 on: arXiv:2407.21783, section 3.2.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense, experts
 from headrace.models.families.family import Family, Fields, TensorFacts

@@ -4,8 +4,6 @@ llama.
 Source: arXiv:2310.06825.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
 from headrace.models.families.family import Family, Fields

@@ -3,8 +3,6 @@
 Source: arXiv:2401.04088.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import ModelSpec

@@ -4,8 +4,6 @@ together, and all key heads.
 Source: arXiv:2409.02060.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense, experts
 from headrace.models.families.family import Family, Fields, TensorFacts

@@ -4,8 +4,6 @@ a part of each head in some, and, in the long-context ones, rope factors of its 
 Source: arXiv:2404.14219, arXiv:2412.08905.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import ModelSpec

@@ -3,8 +3,6 @@
 Source: arXiv:2505.09388.
 """
 
-from __future__ import annotations
-
 from headrace.core.model_spec import ModelSpec
 from headrace.models.families import dense
 from headrace.models.families.family import Family, Fields, TensorFacts

@@ -3,8 +3,6 @@
 Source: arXiv:2505.09388.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import LayerSpec, MlpSpec, ModelSpec

@@ -1,7 +1,5 @@
 """The families that can be served, by the name a checkpoint gives its architecture."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

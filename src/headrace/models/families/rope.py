@@ -2,8 +2,6 @@
 else: defaults that depend on other settings are resolved here.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

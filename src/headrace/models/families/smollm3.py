@@ -3,8 +3,6 @@
 Source: https://huggingface.co/blog/smollm3, after arXiv:2501.18795.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from headrace.core.model_spec import LayerSpec, ModelSpec

@@ -2,8 +2,6 @@
 weights. How that becomes a Matrix is gguf_matrix.py. Layouts: ggml-common.h of llama.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ What a header claims is checked against the file's size before anything is alloc
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

@@ -3,8 +3,6 @@ nearest one (q8 with a scale per 32) where none does: Q5_1, Q2_K, Q5_K and Q6_K,
 scale for every 16.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from headrace.models.formats import gguf_types

@@ -2,8 +2,6 @@
 are in gguf.py, which those do without who only read a vocabulary.
 """
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """GGUF's stored types: their numbers, names and sizes. What is in a block is told in gguf_blocks.py."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 _SUPER = 256  # weights in a block of the K types

@@ -2,8 +2,6 @@
 different types, the joined matrix has the nearest scheme that holds all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Files of weights, mapped and never copied whole."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

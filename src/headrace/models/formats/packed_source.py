@@ -2,8 +2,6 @@
 every other tensor is a float as in any checkpoint, so what no one understands is refused by its own name.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from headrace.core.errors import ModelError

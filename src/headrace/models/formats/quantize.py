@@ -3,8 +3,6 @@ exactly, and for those that a user wants smaller than they are stored. Done a fe
 is never in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

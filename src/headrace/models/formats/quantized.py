@@ -3,8 +3,6 @@ per output, and how that becomes a Matrix: as stored where a scheme of the kerne
 the nearest (q8 with a scale per 32). How each method lays its tensors out is packed_layouts.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ The header is checked against the file's size before anything is allocated for i
 that tensors neither overlap nor disagree with their shapes. Layout: https://github.com/huggingface/safetensors
 """
 
-from __future__ import annotations
-
 import json
 import math
 import mmap

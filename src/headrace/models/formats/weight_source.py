@@ -5,8 +5,6 @@ Readers map the file and never copy it whole. Headers are data from strangers: e
 checked against the file's size before anything is allocated for it.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from pathlib import Path

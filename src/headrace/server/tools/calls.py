@@ -2,8 +2,6 @@
 back as the text that it was.
 """
 
-from __future__ import annotations
-
 from headrace.server.tools.json_scan import CallScan
 from headrace.server.tools.parts import NewId, Parts
 

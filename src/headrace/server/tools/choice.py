@@ -2,8 +2,6 @@
 must call one.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 form that an answer has which must be a call. Which one a model uses is told by its chat template, or by the operator.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import string

@@ -2,8 +2,6 @@
 parsed twice, and what was read never changes with what comes.
 """
 
-from __future__ import annotations
-
 import json
 
 _SPACE = " \t\r\n"

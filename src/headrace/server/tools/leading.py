@@ -2,8 +2,6 @@
 a semicolon between them) or in a list. An answer that begins otherwise, or whose first object is no call, is text.
 """
 
-from __future__ import annotations
-
 from headrace.server.tools.calls import CallWriter
 from headrace.server.tools.parts import NewId, Parts
 

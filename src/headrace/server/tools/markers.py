@@ -2,8 +2,6 @@
 may turn out to stand beside one, where it is no content.
 """
 
-from __future__ import annotations
-
 
 class MarkerSearch:
     """Looks for the first of several markers. space: the white space that stood before the last one found."""

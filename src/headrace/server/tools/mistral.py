@@ -2,8 +2,6 @@
 name and then its arguments, with [ARGS] between them and [TOOL_CALLS] before each.
 """
 
-from __future__ import annotations
-
 from headrace.server.tools.calls import CallWriter
 from headrace.server.tools.json_scan import ValueScan
 from headrace.server.tools.markers import MarkerSearch

@@ -2,8 +2,6 @@
 with Parts; added up, they are the same however the text was cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol

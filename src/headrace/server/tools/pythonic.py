@@ -2,8 +2,6 @@
 handed out when its bracket closes; an answer that is no such list is text.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

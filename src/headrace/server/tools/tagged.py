@@ -2,8 +2,6 @@
 number of them, before, between and after ordinary text.
 """
 
-from __future__ import annotations
-
 from headrace.server.tools.calls import CallWriter
 from headrace.server.tools.markers import MarkerSearch
 from headrace.server.tools.parts import NewId, Parts
