@@ -68,7 +68,7 @@ SANITIZER = $(foreach library,lib$(if $(findstring thread,$(SANITIZE)),tsan,asan
 SANITIZED_ISAS = $(if $(shell grep -lw avx2 /proc/cpuinfo),avx2)$(if $(shell grep -lw avx_vnni /proc/cpuinfo),;avxvnni)$(if \
     $(shell grep -lw avx512_vnni /proc/cpuinfo),;avx512)
 KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_cpu_invariance.py tests/ops/test_experts.py \
-    tests/ops/test_packed_file.py tests/ops/test_sampling.py
+    tests/ops/test_packed_file.py tests/ops/test_sampling.py tests/worker/drafters/test_lookup.py
 
 sanitize: $(VENV)/.build-tools $(VENV)/.test
 	@$(BIN)/cmake -S . -B "$(SANITIZED)" -G Ninja -DHEADRACE_SANITIZE="$(SANITIZE)" \

@@ -34,4 +34,5 @@ NB_MODULE(_kernels, m) {
   bind_sampling(m);
   bind_ceilings(m);
   bind_program(m);
+  bind_lookup(m);
 }

@@ -16,5 +16,6 @@ void bind_weights(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_ceilings(nanobind::module_& m);
+void bind_lookup(nanobind::module_& m);
 
 }  // namespace headrace

@@ -198,6 +198,6 @@ def test_what_the_suffix_drafter_remembers_is_bounded_whatever_tenants_ask():
     engine = Engine(NullExecutor(capacity(200)), Config(), drafter=drafter)
     for i in range(90):
         run(engine, [Request(f"r{i}", [1, 2, i % 50], SamplingParams(), 30, seed=i, tenant=f"t{i % 80}")])
-    assert 200 < sum(len(text.tokens) for texts in drafter._past.values() for text in texts) <= 300
+    assert 200 < sum(len(text) for texts in drafter._past.values() for text in texts) <= 300
     assert len(drafter._past) <= 64
     assert len(drafter._own) <= 4

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.worker.drafters import lookup_reference
 
+from headrace.ops.kernels import kernels
 from headrace.policy.speculation import Context
 from headrace.worker.drafters.lookup import LookupDrafter
+
+_TEXT = st.lists(st.integers(0, 4), max_size=60)
 
 
 def ask(drafter, tokens, most=8, *, slot=0, serial=1, namespace=("", "")):
@@ -75,5 +80,27 @@ def test_what_is_remembered_is_bounded(texts):
     drafter = LookupDrafter(past_tokens=200)
     for name, length in texts:
         drafter.remember((str(name), ""), np.arange(length, dtype=np.int32), prompt_len=0)
-    assert sum(len(text.tokens) for all_of in drafter._past.values() for text in all_of) <= 200
+    assert sum(len(text) for all_of in drafter._past.values() for text in all_of) <= 200
     assert len(drafter._past) <= 64
+
+
+@given(_TEXT, _TEXT, st.lists(_TEXT, max_size=3), st.integers(0, 8), st.sampled_from([0.0, 0.05, 0.3]))
+def test_it_guesses_as_the_reference_does(begin, end, others, most, least):
+    """The text is seen in two pieces, as it is while it grows."""
+    own, texts = kernels.Text(1), [kernels.Text(2) for _ in others]
+    for text, tokens in zip(texts, others, strict=True):
+        text.extend(np.array(tokens, np.int32))
+    own.guess(np.array(begin, np.int32), [], 1, 0.0)
+    tokens, odds = own.guess(np.array(begin + end, np.int32), texts, most, least)
+    expected_tokens, expected_odds = lookup_reference.guess(begin + end, others, most, least)
+    assert tokens == expected_tokens
+    assert odds == pytest.approx(expected_odds)
+
+
+def test_texts_that_do_not_go_on_are_refused():
+    text = kernels.Text(1)
+    text.guess(np.array([1, 2, 3], np.int32), [], 1, 0.0)
+    with pytest.raises(ValueError, match="must begin"):
+        text.guess(np.array([1, 2], np.int32), [], 1, 0.0)
+    with pytest.raises(ValueError, match="run must be 1 or 2"):
+        kernels.Text(3)

@@ -6,7 +6,7 @@ from headrace.policy.speculation import Drafter
 from headrace.worker.drafters.lookup import LookupDrafter
 
 PAST_TOKENS = 100_000
-"""Tokens of past outputs that the suffix drafter remembers, at about 150 bytes each."""
+"""Tokens of past outputs that the suffix drafter remembers, at about 30 bytes each."""
 
 
 def lookup_drafter(method: str) -> Drafter | None:
