@@ -72,6 +72,23 @@ def test_slow_steps_take_so_many_times_as_long_and_then_no_longer():
     assert calm.duration_s < awhile.duration_s < calm.duration_s + 0.3
 
 
+def test_faults_that_overlap_each_end_in_their_own_time():
+    alone, long = replace(FLEET, replicas=1), [Demand(0.0, ((1, 100),), 400)]
+
+    def lasts(*faults):
+        return run(long, alone, faults, startup_s=0.1)[1].duration_s
+
+    calm = lasts()
+    # Twice as long from 0.2 to 1.2, and three times that from 0.4 to 0.6: work of 0.4 s less than without either.
+    both = lasts(Fault(SLOW, 0, 0.2, 1.0, 2.0), Fault(SLOW, 0, 0.4, 0.2, 3.0))
+    assert both == pytest.approx(calm + 1.0 - (0.8 / 2 + 0.2 / 6), rel=0.01)
+    assert lasts(Fault(FREEZES, 0, 0.2, 5.0), Fault(FREEZES, 0, 2.2, 5.0)) == pytest.approx(calm + 7.0)
+    assert lasts(Fault(FREEZES, 0, 0.2, 5.0), Fault(FREEZES, 0, 2.2, 1.0)) == pytest.approx(calm + 5.0)
+    # One that died with its slowness is not slow when it is back, and that slowness's end ends no other.
+    late = (Fault(SLOW, 0, 0.1, 0.5, 4.0), Fault(DIES, 0, 0.2))
+    assert lasts(*late, Fault(SLOW, 0, 0.4, 1e6, 4.0)) > 3 * calm > 2 * lasts(*late)
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

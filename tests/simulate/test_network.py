@@ -68,9 +68,9 @@ def test_a_slow_link_is_slow_for_as_long():
     one, two = Stream((link,), 0.0), Stream((other,), 0.0)
     network.feed(one, 20.0, 0.0, last=True)
     network.feed(two, 20.0, 0.0, last=True)
-    network.slow("nic0", 4.0, 1.0)
+    network.slow([("nic0", 2.0), ("nic0.out", 2.0)], 1.0)
     assert run(network, 2.0) == {two: 2.0}
-    network.slow("nic0", 1.0, 2.0)
+    network.slow([], 2.0)
     assert run(network) == {one: 2.75}
     assert network.named("nic") == [link, other] and network.named("nic1.out") == [other]
     assert network.named("nic2") == network.named("ni") == []

@@ -170,6 +170,14 @@ def test_a_slow_link_takes_so_many_times_as_long():
     for name, times in (("nic", 4), ("nic1", 4), ("nic1.in", 4), ("nic1.out", 1), ("uplink", 1)):
         _, entries, _ = run(demands, POOLS, [Fault(LINK, 0, 0.0, 1e3, 4.0, name)])
         assert entries[0].transfer == pytest.approx(times * wire + SEND.nic_fixed), name
+    # One that ends while it is sent leaves the other's slowness as it is.
+    ends = [
+        Fault(LINK, 0, 0.0, 0.0, 9.0, "nic1"),
+        Fault(LINK, 0, 0.0, 1e3, 2.0, "nic0"),
+        Fault(LINK, 0, 0, 1e3, 2, "nic"),
+    ]
+    _, entries, _ = run(demands, POOLS, ends)
+    assert entries[0].transfer == pytest.approx(4 * wire + SEND.nic_fixed)
 
 
 def test_looking_after_a_busy_link_costs_no_more_the_longer_it_is_busy(monkeypatch):

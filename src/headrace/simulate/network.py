@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 NEVER = float("inf")
 
@@ -87,12 +88,12 @@ class Network:
             self._stop(stream)
             self._share(stream.path, now)
 
-    def slow(self, name: str, factor: float, now: float) -> None:
-        """The links of that name or kind have so many times less bandwidth from now on."""
-        links = self.named(name)
-        for link in links:
-            link.slowness = factor
-        self._share(links, now)
+    def slow(self, factors: Sequence[tuple[str, float]], now: float) -> None:
+        """From now on, links of these names or kinds have so many times less bandwidth each, and all others have their
+        own."""
+        for link in self.links.values():
+            link.slowness = prod(factor for name, factor in factors if name in _names(link.name))
+        self._share(list(self.links.values()), now)
 
     def named(self, name: str) -> list[Link]:
         """Links of that kind, name, or direction of a name."""

@@ -38,6 +38,7 @@ class Replica:
         self._engine = Engine(self._device, config, latency=latency, drafter=guesser, receives=receives)
         self._sink = sink
         self._under_way = False
+        self._thaws = 0.0
         self.wake = NEVER
         self.busy = 0.0
 
@@ -87,14 +88,17 @@ class Replica:
             self._go_on()
 
     def freeze(self, now: float, seconds: float) -> None:
-        """Nothing moves for so long; the step under way ends so much later."""
+        """Nothing moves for so long; the step under way ends so much later, and no later for time that is frozen."""
         self.catch_up(now)
-        device = self._device
+        device, frozen = self._device, max(self._thaws - now, 0.0)
+        if seconds <= frozen:
+            return
+        self._thaws = now + seconds
         if self._under_way:
-            device.ends = device.ends + seconds
+            device.ends = device.ends + (seconds - frozen)
             self.wake = float(device.ends[-1])
         else:
-            device.now = now + seconds
+            device.now = self._thaws
 
     def slow(self, now: float, factor: float) -> None:
         """Steps that begin from now on take so many times as long."""

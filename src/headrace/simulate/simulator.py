@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 
 from headrace.core.errors import ConfigError, RequestError
 from headrace.core.request import OutputDelta, Request, SamplingParams
 from headrace.policy.replica import Load, Loads
 from headrace.policy.routing import Ask, PrefixIndex
 from headrace.simulate.executor import ANSWER_TOKEN, TimedExecutor
-from headrace.simulate.faults import DIES, FREEZES, LINK, SLOW, Fault
+from headrace.simulate.faults import DIES, LINK, SLOW, Fault
 from headrace.simulate.kinds import Kind, Simulated
 from headrace.simulate.ledger import Entry, Ledger
 from headrace.simulate.news import News, check_events
@@ -102,6 +103,8 @@ class Simulation:
     ) -> None:
         self._demands = demands
         self._faults, self._startup_s = faults, startup_s
+        # Faults that slow something and have not ended.
+        self._slowing: list[Fault] = []
         # Replicas that are no more, whose work counts; requests that wait until any is there.
         self._gone: list[tuple[int, Replica]] = []
         self._held: list[int] = []
@@ -288,25 +291,33 @@ class Simulation:
         """The fault at this place of all happens, unless its replica is no more."""
         fault = self._faults[place]
         index = fault.replica
-        if fault.kind == LINK:
-            assert self._transfers is not None, "links are of pools"
-            self._transfers.slow(fault.link, fault.factor)
-            heapq.heappush(self._events, (self._now + fault.lasts, _RECOVERY, place))
-            return
-        if not self._loads.up[index]:
+        if fault.kind != LINK and not self._loads.up[index]:
             return
         back = self._startup_s if fault.kind == DIES else fault.lasts
         heapq.heappush(self._events, (self._now + back, _RECOVERY, place))
+        if fault.kind in (LINK, SLOW):
+            self._slowing.append(fault)
+            self._slow(fault)
+            return
         replica = self.replica(index)
         if fault.kind == DIES:
             replica.catch_up(self._now)
+            self._slowing = [one for one in self._slowing if one.kind == LINK or one.replica != index]
             self._lose(index, replica)
             return
-        if fault.kind == FREEZES:
-            replica.freeze(self._now, fault.lasts)
-        else:
-            replica.slow(self._now, fault.factor)
+        replica.freeze(self._now, fault.lasts)
         self._follow(index, replica)
+
+    def _slow(self, changed: Fault) -> None:
+        """What this fault slows is as slow as all make it that have not ended."""
+        alike = [one for one in self._slowing if one.kind == changed.kind]
+        if changed.kind == LINK:
+            assert self._transfers is not None, "links are of pools"
+            self._transfers.slow([(one.link, one.factor) for one in alike])
+            return
+        replica = self.replica(changed.replica)
+        replica.slow(self._now, prod(one.factor for one in alike if one.replica == changed.replica))
+        self._follow(changed.replica, replica)
 
     def _lose(self, index: int, replica: Replica) -> None:
         """A replica is no more: others go on with its requests."""
@@ -331,12 +342,9 @@ class Simulation:
                 self._place(index)
             if self._transfers is not None:
                 self._transfers.due()
-        elif fault.kind == LINK and self._transfers is not None:
-            self._transfers.slow(fault.link, 1.0)
-        elif fault.kind == SLOW and self._loads.up[fault.replica]:
-            replica = self.replica(fault.replica)
-            replica.slow(self._now, 1.0)
-            self._follow(fault.replica, replica)
+        elif fault in self._slowing:
+            self._slowing.remove(fault)
+            self._slow(fault)
 
     def _more_to_come(self) -> bool:
         return bool(self._arrivals) or any(kind == _ARRIVAL for _, kind, _ in self._events)

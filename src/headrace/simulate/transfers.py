@@ -179,9 +179,9 @@ class Transfers:
                 self._line.append(one)
         self.due()
 
-    def slow(self, name: str, factor: float) -> None:
-        """Links of that name or kind have so many times less bandwidth from now on."""
-        self.network.slow(name, factor, self._host.now)
+    def slow(self, factors: Sequence[tuple[str, float]]) -> None:
+        """Links of these names or kinds have so many times less bandwidth from now on, as Network.slow does."""
+        self.network.slow(factors, self._host.now)
         self._schedule()
 
     def _see_progress(self, source: int, replica: Replica) -> None:
