@@ -132,7 +132,7 @@ def test_faults_are_read_as_they_are_written():
         ("dies:0@1+3", "must be written as"),
         ("burns:0@1", "must be written as"),
         ("freezes:0@1", "must be written as"),
-        ("slow:0@1+2x0.5", "at least as long"),
+        ("slow:0@1+2x0.5", "FACTOR must be at least 1, times as long as without it, got 0.5"),
         ("freezes:0@1e999+1", "finite"),
         ("freezes:0@1.2.3+1", "finite"),
         ("", "must be written as"),
@@ -158,6 +158,7 @@ def test_links_of_pools_are_named_as_they_are():
     for written, said in (
         ("link:nic9@1+2x4", "there are nvlink, nic, uplink, each with its number"),
         ("link:3@1+2x4", "must be written as"),
+        ("link:nic3@1+60x0", "FACTOR must be at least 1, times as long as without it, got 0"),
         ("link:nic@1+2", "must be written as"),
         ("dies:nic@1", "must be written as"),
     ):

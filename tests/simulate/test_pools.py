@@ -205,6 +205,20 @@ def test_a_replica_that_dies_in_mid_transfer_costs_no_token(victim):
         assert entry.transfer == pytest.approx(middle - prefill + PROMPT * TOKEN / NIC + SEND.nic_fixed)
 
 
+def test_a_replica_that_is_lost_with_a_prompt_just_computed_leaves_nothing_to_send():
+    pools = replace(POOLS, prefill=replace(FLEET, replicas=2))
+    simulation = Simulation([Demand(0.0, ((i, PROMPT),), ANSWERED) for i in range(2)], pools, "round-robin", 0)
+    simulation.run(until=1e-4)
+    (end,) = prompt_s(PROMPT)
+    simulation.replica(0).catch_up(end)
+    simulation._lose(0, simulation.replica(0))
+    simulation.run()
+    entries, result = simulation.ledger.entries, simulation.result(Slo(), 0.0)
+    assert result.finished == 2 and result.transfer.requests == 2
+    assert all(entry.tokens == ANSWERED and entry.prefilled == 1 for entry in entries.values())
+    assert "nic1.out" in result.transfer.links and "nic0.out" not in result.transfer.links
+
+
 def test_while_a_pool_is_away_the_other_does_what_it_can():
     demands = [Demand(0.5 + 0.1 * i, ((i, PROMPT),), ANSWERED) for i in range(3)]
     early = Demand(0.0, ((9, PROMPT),), ANSWERED)

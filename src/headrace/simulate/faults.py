@@ -56,7 +56,7 @@ def _read(written: str, replicas: int, links: Collection[str]) -> Fault:
         raise ConfigError(f"fail names replica {replica}; there are 0 to {replicas - 1}", field="fail")
     at, lasts, factor = (_number(written, match[name] or "1") for name in ("at", "lasts", "factor"))
     if factor < 1:
-        raise ConfigError(f"fail: slow is at least as long, got {factor:g} times in {written!r}", field="fail")
+        raise ConfigError(f"fail: FACTOR must be at least 1, times as long as without it, got {factor:g}", field="fail")
     return Fault(kind, replica, at, lasts if passes else 0.0, factor, what if kind == LINK else "")
 
 

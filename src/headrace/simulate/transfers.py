@@ -162,6 +162,7 @@ class Transfers:
             self._policy.forget(index - self._prompts)
         else:
             self._router.forget(index)
+        self._computed = [one for one in self._computed if one.source != index]
         for one in list(self._under_way.values()):
             if index == one.source:
                 target = one.target
