@@ -78,6 +78,10 @@ def test_arrivals_come_as_much_faster_as_asked(trace: Path, tmp_path: Path) -> N
         ({"flags": ("--max-num-seqs", "300", "--max-num-batched-tokens", "200")}, "max_num_batched_tokens (200)"),
         ({"flags": ("--gpu-memory-utilization", "1.5")}, "gpu_memory_utilization must be above 0"),
         ({"flags": ("--workload", "chat")}, "either"),
+        ({"flags": ("--fail", "dies:7@1")}, "fail names replica 7"),
+        ({"flags": ("--startup-s", "-1")}, "startup_s must be finite"),
+        ({"flags": ("--kv-events-delay-ms", "3")}, "kv_events_delay_ms goes with router prefix"),
+        ({"flags": ("--slo-ttft-ms", "-1")}, "slo_ttft_ms must be above 0, got -1"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
@@ -85,7 +89,8 @@ def test_what_cannot_be_is_refused_by_name(
 ) -> None:
     flags = changes.pop("flags", ())
     assert simulate(trace, *flags, **changes) == 2  # type: ignore[arg-type,misc]
-    assert says in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ") and says in shown
 
 
 def test_a_torn_trace_is_refused_with_its_line(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,11 @@
 """headrace bench replay: how much of a recorded load the prefix cache serves, without any model."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from headrace.bench.replay import load_trace, measure_replay
-from headrace.commands.report import json_option, show
+from headrace.commands.report import counting, json_option, show
 
 POOLS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -37,6 +36,6 @@ def replay(
 ) -> None:
     """Share of prompt tokens found cached at each pool size, beside a cache without end and plain LRU."""
     trace = load_trace(file, scale, requests)
-    with click.progressbar(length=len(pools) * len(trace.visits), label="requests", file=sys.stderr) as bar:
-        report = measure_replay(trace, pools, concurrent, bar.update)
+    with counting(len(pools) * len(trace.visits), "requests") as count:
+        report = measure_replay(trace, pools, concurrent, count)
     show(report, json_file)

@@ -3,7 +3,9 @@ their unit: _ms, _per_s, _bytes.
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,17 @@ plot_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     type=NewFile(),
     help="Also draw the report there, as .png or .svg; needs the `plan` extra.",
 )
+
+
+@contextmanager
+def counting(length: int, label: str) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr, moved by so many of its length. It appears with the first: an error before comes alone."""
+    bar = click.progressbar(length=length, label=label, file=sys.stderr)
+    try:
+        yield bar.update
+    finally:
+        if bar.pos:
+            bar.render_finish()
 
 
 def show(report: Report, json_file: Path | None) -> None:

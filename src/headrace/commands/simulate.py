@@ -1,7 +1,6 @@
 """headrace simulate: a fleet serves a recorded or drawn load in virtual time."""
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import click
 
 from headrace.bench.picture import drawing
 from headrace.commands.pools import pool_options
-from headrace.commands.report import NewFile, json_option, show, write_json
+from headrace.commands.report import NewFile, counting, json_option, show, write_json
 from headrace.simulate.asking import Asked
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.report import render
@@ -84,8 +83,8 @@ def simulate(multipliers: str | None, html: Path | None, json_file: Path | None,
     fleet = asked.fleet(demands)
 
     def run(demands: Sequence[Demand], faster: float, watch: Watch | None = None) -> Result:
-        with click.progressbar(length=len(demands), label="requests", file=sys.stderr) as bar:
-            return asked.run(demands, fleet, faster=faster, progress=bar.update, watch=watch)
+        with counting(len(demands), "requests") as count:
+            return asked.run(demands, fleet, faster=faster, progress=count, watch=watch)
 
     watch = None if html is None else Watch()
     report = {"block_size": fleet.block_size, **run(demands, 1.0, watch).to_dict()}

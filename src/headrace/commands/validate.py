@@ -30,6 +30,12 @@ from headrace.worker.machine import this_machine
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 _THIS = "this-machine"
+_SETTINGS: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_model_len": 512,
+    "max_num_batched_tokens": 256,
+    "step_ring": 10_000,
+}
 
 
 @click.command()
@@ -58,7 +64,8 @@ def validate(
     Without a file: the kernels' curves against their tables, and a model that runs on this machine's processor against
     what was learnt from other loads of it, within the larger of a tenth and 1.5 times what real runs differ by."""
     if csv_file is None and own is None:
-        show({"kernels": _kernels(data), "own_engine": _own_engine(model, QUICK if quick else WHOLE)}, json_file)
+        located = locate_model(Config(model=model, **_SETTINGS).resolve())
+        show({"kernels": _kernels(data), "own_engine": _own_engine(located, QUICK if quick else WHOLE)}, json_file)
         return 0
     numbers, report = VLLM, dict[str, Any]()
     if own is not None:
@@ -91,13 +98,10 @@ def _kernels(data: Path | None) -> Mapping[str, Any]:
         return {"skipped": str(error)}
 
 
-def _own_engine(model: str, trial: Trial) -> dict[str, Any]:
+def _own_engine(config: Config, trial: Trial) -> dict[str, Any]:
     """Two engines of the model, of which one learns and the other is predicted."""
-    click.echo(f"own engine: loading {model} twice", err=True)
-    asked = Config(
-        model=model, max_num_seqs=16, max_model_len=512, max_num_batched_tokens=256, step_ring=10_000
-    ).resolve()
-    learning, serving = (build_engine(locate_model(asked)) for _ in range(2))
+    click.echo(f"own engine: loading {config.model} twice", err=True)
+    learning, serving = (build_engine(config) for _ in range(2))
     with click.progressbar(length=trial.requests, label="requests", file=sys.stderr) as bar:
         return validate_here(
             learning.engine, serving.engine, serving.capacity, trial, config=serving.config, progress=bar.update

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.errors import ConfigError
 from headrace.policy.speculation import DraftCounters
 from headrace.simulate.ledger import Entry, Ledger
 
@@ -24,6 +25,11 @@ class Slo:
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("slo_ttft_ms", self.ttft_ms), ("slo_tpot_ms", self.tpot_ms)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0, got {value:g}", field=name)
 
     def kept(self, ttft_ms: float, tpot_ms: float) -> bool:
         return (self.ttft_ms is None or ttft_ms <= self.ttft_ms) and (self.tpot_ms is None or tpot_ms <= self.tpot_ms)
