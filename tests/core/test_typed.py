@@ -34,7 +34,7 @@ given = answers(asked, lambda found: found, "given")
 
 def test_what_means_the_same_is_taken() -> None:
     taken = given(np.int64(3), 2, Path("a"), names=["b"])  # type: ignore[arg-type]
-    assert taken == (3, 2.0, "a", ("b",)) and given(3, None) == (3, None, "", ())
+    assert taken == (3, 2.0, Path("a"), ("b",)) and given(3, None) == (3, None, "", ())
     for value in (True, 3.5, "3", None):
         with pytest.raises(ConfigError, match="count must be int, got"):
             given(value)  # type: ignore[arg-type]

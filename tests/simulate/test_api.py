@@ -45,6 +45,7 @@ def test_keywords_are_the_flags() -> None:
         ({"workload": None, "trace": "x.csv", "rate": 3.0}, "rate and users go with workload"),
         ({"requests": 0}, "requests must be at least 1, got 0"),
         ({"replicas": 0}, "replicas must be at least 1, got 0"),
+        ({"users": 0}, "users must be at least 1, got 0"),
         ({"block_size": 0}, "block_size must be at least 1, got 0"),
         ({"workload": None, "trace": "no-such-file.csv"}, "no-such-file.csv"),
     ],

@@ -43,9 +43,9 @@ def answers(
     @functools.wraps(ask, updated=())
     def answered(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
         given = inspect.signature(ask).bind(*args, **kwargs)
-        kinds = get_type_hints(ask, localns={"Path": str})
+        kinds = get_type_hints(ask)
         for field, value in given.arguments.items():
-            given.arguments[field] = typed(field, value, kinds[field], ask.__annotations__[field])
+            given.arguments[field] = typed(field, value, kinds[field])
         return answer(ask(*given.args, **given.kwargs))
 
     answered.__name__ = answered.__qualname__ = name

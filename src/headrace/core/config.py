@@ -272,7 +272,7 @@ class Config:
                 value = json.dumps(value)
             if known[name].metadata["server_only"] and not server:
                 raise ConfigError(f"{name} is a setting of `headrace serve` alone: leave it out here", field=name)
-            clean[name] = typed(name, value, kinds[name], str(known[name].type))
+            clean[name] = typed(name, value, kinds[name])
         if clean.get("speculative_config") is not None:
             for name, value in read_speculative_config(clean.pop("speculative_config")).items():
                 if clean.get(name, value) not in (value, None):

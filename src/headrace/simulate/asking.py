@@ -92,7 +92,7 @@ class Asked:
             demands = self.demands()
             return demands, multiplier, multiplier * (summarize(demands)["rate_per_s"] or 0.0)
         if self.users is not None:
-            users = max(1, round(multiplier * self.users))
+            users = max(min(1, self.users), round(multiplier * self.users))
             return replace(self, users=users).demands(), 1.0, users
         # Of the pools together, or of the fleet without them.
         replicas = (self.prefill_replicas or 0) + (self.decode_replicas or 0) or max(self.replicas, 1)
