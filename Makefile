@@ -5,6 +5,7 @@
 # make kernels  build the kernels into src/headrace, for work on the sources
 # make fuzz     send the API, the readers of model files and the engine's messages what is nearly right, for long
 # make combinations   draw requests, settings and mishaps together and hold every answer against the plain one, for long
+# make emulate  run the kernel tests on every instruction set, those that this processor lacks emulated
 # make sanitize run the kernel tests under sanitizers: SANITIZE=address,undefined or thread
 # make clean    remove what these made
 #
@@ -58,8 +59,25 @@ kernels: $(VENV)/.build-tools
 	@$(BIN)/cmake --build build/dev
 	@$(BIN)/cmake --install build/dev --prefix src
 
-# A copy of the sources with a module of its own, so that neither the installed nor the in-place one is touched. The
-# runtime has to be there before the interpreter, which is not built with it and never frees all it takes, and the C++
+KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_cpu_invariance.py tests/ops/test_experts.py \
+    tests/ops/test_packed_file.py tests/ops/test_sampling.py tests/worker/drafters/test_lookup.py
+
+# $(call kernels-apart,FOLDER,SETTINGS): a copy of the sources with a module of its own, so that neither the installed nor
+# the in-place one is touched.
+define kernels-apart
+	@$(BIN)/cmake -S . -B "$(1)" -G Ninja $(2) \
+	    -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -DPython_EXECUTABLE="$(abspath $(BIN))/python"
+	@$(BIN)/cmake --build "$(1)"
+	@rm -rf "$(1)/src" && cp -R src "$(1)/src" && rm -f "$(1)"/src/headrace/*.so
+	@$(BIN)/cmake --install "$(1)" --prefix "$(1)/src"
+endef
+
+# AVX-512 and AVX-VNNI paths run on any processor that has AVX2.
+emulate: $(VENV)/.build-tools $(VENV)/.test
+	$(call kernels-apart,build/emulate,-DHEADRACE_EMULATE=ON)
+	@PYTHONPATH=build/emulate/src $(BIN)/python -m pytest $(KERNEL_TESTS)
+
+# The runtime has to be there before the interpreter, which is not built with it and never frees all it takes, and the C++
 # library beside it, or the first exception ends the process. Only what this processor can run is built. Left out is the
 # test that bounds the address space, of which sanitizers take terabytes.
 SANITIZED = build/sanitize-$(SANITIZE)
@@ -67,16 +85,9 @@ SANITIZER = $(foreach library,lib$(if $(findstring thread,$(SANITIZE)),tsan,asan
     $${CXX:-c++} -print-file-name=$(library)))
 SANITIZED_ISAS = $(if $(shell grep -lw avx2 /proc/cpuinfo),avx2)$(if $(shell grep -lw avx_vnni /proc/cpuinfo),;avxvnni)$(if \
     $(shell grep -lw avx512_vnni /proc/cpuinfo),;avx512)
-KERNEL_TESTS ?= tests/ops/test_linear.py tests/ops/test_cpu.py tests/ops/test_cpu_invariance.py tests/ops/test_experts.py \
-    tests/ops/test_packed_file.py tests/ops/test_sampling.py tests/worker/drafters/test_lookup.py
 
 sanitize: $(VENV)/.build-tools $(VENV)/.test
-	@$(BIN)/cmake -S . -B "$(SANITIZED)" -G Ninja -DHEADRACE_SANITIZE="$(SANITIZE)" \
-	    -DHEADRACE_X86_ISAS="$(SANITIZED_ISAS)" \
-	    -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN))/ninja" -DPython_EXECUTABLE="$(abspath $(BIN))/python"
-	@$(BIN)/cmake --build "$(SANITIZED)"
-	@rm -rf "$(SANITIZED)/src" && cp -R src "$(SANITIZED)/src" && rm -f "$(SANITIZED)"/src/headrace/*.so
-	@$(BIN)/cmake --install "$(SANITIZED)" --prefix "$(SANITIZED)/src"
+	$(call kernels-apart,$(SANITIZED),-DHEADRACE_SANITIZE="$(SANITIZE)" -DHEADRACE_X86_ISAS="$(SANITIZED_ISAS)")
 	@LD_PRELOAD="$(strip $(SANITIZER))" ASAN_OPTIONS=detect_leaks=0 OPENBLAS_NUM_THREADS=1 PYTHONPATH="$(SANITIZED)/src" \
 	    $(BIN)/python -m pytest -s -p no:cacheprovider $(KERNEL_TESTS) \
 	    --deselect tests/ops/test_cpu.py::test_a_refused_thread_is_an_error_and_no_crash

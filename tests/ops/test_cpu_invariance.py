@@ -88,6 +88,20 @@ def test_any_schedule_gives_the_same_bits(scheme, kv_dtype, block_size, isa, dat
             done[slot] += len(tokens)
 
 
+@pytest.mark.parametrize("isa", [isa for isa in available_isas() if isa not in ("avx2", "portable")])
+@pytest.mark.parametrize("scheme", ["f32", "bf16", "q8", "q4"])
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp32", "int8"])
+def test_wider_instruction_sets_give_the_bits_of_avx2(scheme, kv_dtype, isa):
+    """But for 8-bit weights, which they read with an offset that is taken away again (csrc/dot.h): last bits differ,
+    and so, seldom, which of two int8 an activation between them is rounded to."""
+    got, expected = (alone(scheme, kv_dtype, 16, which) for which in (isa, "avx2"))
+    if scheme == "q8":
+        off = np.abs(got - expected) / np.abs(expected).max()
+        assert np.median(off) < 1e-6 and off.max() < 0.02
+    else:
+        np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])
 def test_long_contexts_give_the_same_bits_however_threads_share_them(kv_dtype, isa):
