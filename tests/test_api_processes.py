@@ -13,6 +13,9 @@ import psutil
 import pytest
 from tests.test_serving import CODE, Stream, complete, free_port, health, kill_engine_in_mid_stream, serving, wait_for
 
+from headrace.core.errors import ConfigError
+from headrace.serving import _bind_all
+
 
 def children(process, module: str) -> list[psutil.Process]:
     return [c for c in psutil.Process(process.pid).children() if module in " ".join(c.cmdline())]
@@ -140,6 +143,18 @@ def test_all_end_with_the_supervisor(default_model):
         process.kill()
         process.wait()
         wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in all_of_it))
+
+
+def test_of_two_that_start_on_one_port_at_once_the_second_is_refused():
+    bound, claim = _bind_all("127.0.0.1", 0, 2)
+    port = bound[0].getsockname()[1]
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: another server starts there; choose"):
+        _bind_all("127.0.0.1", port, 2)
+    for one in (*bound, claim):
+        one.close()
+    again, claim = _bind_all("127.0.0.1", port, 2)
+    for one in (*again, claim):
+        one.close()
 
 
 @pytest.mark.parametrize(

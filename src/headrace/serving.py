@@ -24,7 +24,7 @@ def serve(config: Config) -> int:
     which the engine could not start."""
     name = config.served_model_name or _api_name(config.model)
     config = dataclasses.replace(locate_model(config), served_model_name=name)
-    listeners = _bind_all(config.host, config.port, config.api_server_count)
+    listeners, claim = _bind_all(config.host, config.port, config.api_server_count)
     admin = None if config.admin_port is None else _bind(ADMIN_HOST, config.admin_port, "admin_port")
     # Until who serves takes signals: it must not leave an engine behind that still loads.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -46,8 +46,9 @@ def serve(config: Config) -> int:
         engine.terminate()
         raise
     finally:
-        for listener in (*listeners, *([] if admin is None else [admin])):
-            listener.close()
+        for bound in (*listeners, admin, claim):
+            if bound is not None:
+                bound.close()
         engine.close()
 
 
@@ -57,16 +58,23 @@ def _api_name(model: str) -> str:
     return path.name.removesuffix(".gguf") or model if path.exists() else model
 
 
-def _bind_all(host: str, port: int, count: int) -> list[socket.socket]:
-    """A listener for each API process. Linux spreads connections evenly over sockets that share a port; elsewhere all
-    have the same one."""
+def _bind_all(host: str, port: int, count: int) -> tuple[list[socket.socket], socket.socket | None]:
+    """A listener for each API process, and what is held as long as they are. Linux spreads connections evenly over
+    sockets that share a port; elsewhere all have the same one."""
     listener = _bind(host, port, "port")
     if count == 1 or sys.platform != "linux":
-        return [listener] * count
-    # Taken alone, it has shown that nobody else listens there, which sockets that share would not.
+        return [listener] * count, None
+    # Taken alone, it has shown that nobody else listens there, which sockets that share would not. Who is about to
+    # listen has a name, which the kernel gives to one alone and takes back when that one ends.
     host, port = listener.getsockname()[:2]
     listener.close()
-    return [_bind(host, port, "port", shared=True) for _ in range(count)]
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0headrace {host}:{port}")
+    except OSError as error:
+        claim.close()
+        raise _cannot_listen(host, port, "another server starts there", "port") from error
+    return [_bind(host, port, "port", shared=True) for _ in range(count)], claim
 
 
 def _bind(host: str, port: int, field: str, *, shared: bool = False) -> socket.socket:
@@ -82,8 +90,10 @@ def _bind(host: str, port: int, field: str, *, shared: bool = False) -> socket.s
     except (OSError, OverflowError) as error:
         listener.close()
         why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {why}; choose another --host or --{field.replace('_', '-')}",
-            field=field,
-        ) from error
+        raise _cannot_listen(host, port, why, field) from error
     return listener
+
+
+def _cannot_listen(host: str, port: int, why: object, field: str) -> ConfigError:
+    flag = field.replace("_", "-")
+    return ConfigError(f"cannot listen on {host}:{port}: {why}; choose another --host or --{flag}", field=field)
