@@ -18,29 +18,13 @@ import zmq.asyncio
 
 from headrace.core.errors import EngineDeadError, EngineError, OverloadedError, RequestError
 from headrace.core.request import FinishReason, OutputDelta, Request
+from headrace.engine import wire
 from headrace.engine.attempts import Attempts, how
 from headrace.engine.client_protocol import Health, HealthState
 from headrace.engine.heartbeat import Pulse
 from headrace.engine.meeting_folder import FAILURE_NAME, HEARTBEAT_NAME, SOCKET_NAME
 from headrace.engine.replay import LiveRequest, LiveRequests
 from headrace.engine.trial_gate import TrialGate
-from headrace.engine.wire import (
-    Abort,
-    Accepted,
-    Add,
-    FromEngine,
-    Hello,
-    Inspect,
-    Inspected,
-    Outputs,
-    Ready,
-    Refused,
-    Shutdown,
-    Stats,
-    ToEngine,
-    decode_from_engine,
-    encode,
-)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,11 +59,11 @@ class ProcessClient:
         self._engine = engine
         self._gate = gate
         self._live = LiveRequests()
-        self._stats = Stats()
-        self._inspecting: dict[int, asyncio.Future[Inspected]] = {}
+        self._stats = wire.Stats()
+        self._inspecting: dict[int, asyncio.Future[wire.Inspected]] = {}
         self._inspections = 0
         # Of the first engine; it does not change when another takes its place.
-        self._ready: asyncio.Future[Ready] | None = None
+        self._ready: asyncio.Future[wire.Ready] | None = None
         self._pulse: Pulse | None = None
         self._dead: str | None = None
         # Why there is no engine at the moment.
@@ -91,7 +75,7 @@ class ProcessClient:
         self._receiving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def start(self) -> Ready:
+    async def start(self) -> wire.Ready:
         """Wait until the engine is loaded. Raises EngineDeadError with its reason if it could not start."""
         self._ready = asyncio.get_running_loop().create_future()
         await self._connect()
@@ -99,7 +83,7 @@ class ProcessClient:
         return await self._ready
 
     @property
-    def ready(self) -> Ready:
+    def ready(self) -> wire.Ready:
         if self._ready is None or not self._ready.done():
             raise EngineError("the engine is not ready yet")
         return self._ready.result()
@@ -128,23 +112,23 @@ class ProcessClient:
         for request_id in live:
             self._end(request_id, FinishReason.ABORT)
         if live and self._dead is None and self._restarting is None:
-            await self._send(Abort(live))
+            await self._send(wire.Abort(live))
             await self._send_due()
 
-    def stats(self) -> Stats:
+    def stats(self) -> wire.Stats:
         self._check_alive()
         return self._stats
 
-    async def inspect(self, request_id: str = "", steps: int = 0) -> Inspected:
+    async def inspect(self, request_id: str = "", steps: int = 0) -> wire.Inspected:
         self._check_alive()
         if self._restarting is not None:
             raise EngineDeadError(self._restarting)
         self._inspections += 1
         number = self._inspections
-        answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[wire.Inspected] = asyncio.get_running_loop().create_future()
         self._inspecting[number] = answer
         try:
-            await self._send(Inspect(number, request_id, steps))
+            await self._send(wire.Inspect(number, request_id, steps))
             return await asyncio.wait_for(answer, INSPECT_SECONDS)
         except TimeoutError:
             raise EngineDeadError(f"the engine did not answer within {INSPECT_SECONDS:.0f} s") from None
@@ -172,7 +156,7 @@ class ProcessClient:
         """Ask the engine process to end at once."""
         self._die("the engine was asked to end")
         if self._engine.exit_status() is None and not self._socket.closed:
-            await self._send(Shutdown())
+            await self._send(wire.Shutdown())
 
     def close(self) -> None:
         """Let go of the socket; streams still open end with an error."""
@@ -191,10 +175,10 @@ class ProcessClient:
         self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
         self._socket.connect(f"ipc://{self._engine.folder / SOCKET_NAME}")
         self._receiving = asyncio.create_task(self._receive())
-        await self._send(Hello(os.getpid()))
+        await self._send(wire.Hello(os.getpid()))
 
-    async def _send(self, message: ToEngine) -> None:
-        await self._socket.send(encode(message))
+    async def _send(self, message: wire.ToEngine) -> None:
+        await self._socket.send(wire.encode(message))
 
     async def _send_due(self) -> None:
         """Hand over whoever waits for an engine, if there is one."""
@@ -203,7 +187,7 @@ class ProcessClient:
         if self._gate is not None and self._live.holding and not self._gate.pass_through(trying=self._live.tries):
             return
         for live in self._live.due():
-            await self._send(Add(live.as_replay(), replayed=live.accepted))
+            await self._send(wire.Add(live.as_replay(), replayed=live.accepted))
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -213,36 +197,36 @@ class ProcessClient:
         while True:
             body = await self._socket.recv()
             try:
-                message = decode_from_engine(body)
+                message = wire.decode_from_engine(body)
             except msgspec.MsgspecError as error:
                 log.error("the engine sent an unreadable message: %s", error)
                 self._die("the engine sent an unreadable message")
                 return
             await self._handle(message)
 
-    async def _handle(self, message: FromEngine) -> None:
+    async def _handle(self, message: wire.FromEngine) -> None:
         match message:
-            case Outputs(deltas):
+            case wire.Outputs(deltas):
                 self._attempts.brought()
                 for delta in deltas:
                     self._deliver(delta)
                 if self._live.holding:
                     await self._send_due()
-            case Accepted(request_id):
+            case wire.Accepted(request_id):
                 live = self._live.get(request_id)
                 if live is not None:
                     _resolve(live.stream.accepted, None)
-            case Refused():
+            case wire.Refused():
                 self._refused(message)
-            case Stats():
+            case wire.Stats():
                 self._stats = message
-            case Inspected(number):
+            case wire.Inspected(number):
                 if number in self._inspecting:
                     _resolve(self._inspecting[number], message)
-            case Ready():
+            case wire.Ready():
                 await self._engine_ready(message)
 
-    async def _engine_ready(self, ready: Ready) -> None:
+    async def _engine_ready(self, ready: wire.Ready) -> None:
         assert self._ready is not None
         self._pulse = Pulse(self._engine.folder / HEARTBEAT_NAME)
         self._ready_at = time.monotonic()
@@ -255,7 +239,7 @@ class ProcessClient:
             self._restarting = None
             await self._send_due()
 
-    def _refused(self, refused: Refused) -> None:
+    def _refused(self, refused: wire.Refused) -> None:
         live = self._live.get(refused.request_id)
         if live is None:
             return
@@ -364,7 +348,7 @@ def _resolve(future: asyncio.Future[T], value: T) -> None:
         future.set_result(value)
 
 
-def _refusal(refused: Refused) -> RequestError:
+def _refusal(refused: wire.Refused) -> RequestError:
     if refused.retry_after is not None:
         return OverloadedError(refused.message, retry_after=refused.retry_after, code=refused.code or "overloaded")
     return RequestError(refused.message, param=refused.param, code=refused.code)

@@ -17,26 +17,11 @@ import zmq
 
 from headrace.core.errors import OverloadedError, RequestError
 from headrace.core.request import OutputDelta
+from headrace.engine import wire
 from headrace.engine.engine import Engine
 from headrace.engine.heartbeat import Heartbeat
 from headrace.engine.kv_events import EventPublisher
 from headrace.engine.meeting_folder import FAILURE_NAME, HEARTBEAT_NAME, SOCKET_NAME
-from headrace.engine.wire import (
-    Abort,
-    Accepted,
-    Add,
-    FromEngine,
-    Hello,
-    Inspect,
-    Inspected,
-    Outputs,
-    Ready,
-    Refused,
-    Shutdown,
-    ToEngine,
-    decode_to_engine,
-    encode,
-)
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +40,7 @@ class EngineLoop:
         self,
         engine: Engine,
         folder: Path,
-        ready: Ready,
+        ready: wire.Ready,
         *,
         parent: int | None = None,
         events: EventPublisher | None = None,
@@ -149,27 +134,27 @@ class EngineLoop:
                 self._send(client, self._engine.stats())
                 self._send(client, self._ready)
             try:
-                message = decode_to_engine(body)
+                message = wire.decode_to_engine(body)
             except (msgspec.MsgspecError, RequestError, RecursionError) as error:
                 log.warning("ignored a malformed message of %d bytes: %s", len(body), error)
                 continue
             self._handle(client, message)
 
-    def _handle(self, client: bytes, message: ToEngine) -> None:
+    def _handle(self, client: bytes, message: wire.ToEngine) -> None:
         match message:
-            case Add():
+            case wire.Add():
                 self._add(client, message)
-            case Abort(request_ids):
+            case wire.Abort(request_ids):
                 mine = [i for i in request_ids if self._owners.get(i) == client]
                 self._engine.abort(mine, self._clock())
-            case Hello(pid):
+            case wire.Hello(pid):
                 self._greeted[client] = pid
-            case Inspect(number, request_id, steps):
-                self._send(client, Inspected(number, *self._engine.inspect(request_id, steps, self._clock())))
-            case Shutdown():
+            case wire.Inspect(number, request_id, steps):
+                self._send(client, wire.Inspected(number, *self._engine.inspect(request_id, steps, self._clock())))
+            case wire.Shutdown():
                 self._draining = self._stopped = True
 
-    def _add(self, client: bytes, message: Add) -> None:
+    def _add(self, client: bytes, message: wire.Add) -> None:
         request = message.request
         request_id = request.request_id
         try:
@@ -180,10 +165,10 @@ class EngineLoop:
             self._engine.add(request, self._clock(), replayed=message.replayed)
         except RequestError as error:
             retry_after = error.retry_after if isinstance(error, OverloadedError) else None
-            self._send(client, Refused(request_id, error.message, error.param, error.code, retry_after))
+            self._send(client, wire.Refused(request_id, error.message, error.param, error.code, retry_after))
             return
         self._owners[request_id] = client
-        self._send(client, Accepted(request_id))
+        self._send(client, wire.Accepted(request_id))
 
     def _step(self) -> None:
         self._publish()
@@ -227,10 +212,10 @@ class EngineLoop:
         if by_client:
             self._heartbeat.brought()
         for client, theirs in by_client.items():
-            self._send(client, Outputs(theirs))
+            self._send(client, wire.Outputs(theirs))
 
-    def _send(self, client: bytes, message: FromEngine) -> None:
-        self._socket.send_multipart((client, encode(message)))
+    def _send(self, client: bytes, message: wire.FromEngine) -> None:
+        self._socket.send_multipart((client, wire.encode(message)))
 
 
 def bind(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> zmq.Socket[bytes]:

@@ -16,24 +16,8 @@ from headrace.models.decoder_weights import DecoderWeights
 from headrace.models.formats.weight_source import FloatVector
 from headrace.models.rope_table import depends_on_length, rope_table
 from headrace.models.weight_loading import CONVERSION, LoadingMatrices, load_digests
+from headrace.ops import program as ir
 from headrace.ops.matrix import ACTIVATION_GROUP
-from headrace.ops.program import (
-    Add,
-    Attention,
-    Buffer,
-    Embed,
-    ExpertLinear,
-    GatedActivation,
-    Linear,
-    MixExperts,
-    Op,
-    Program,
-    RmsNorm,
-    RopeKV,
-    RouteExperts,
-    SelectRows,
-    Softcap,
-)
 
 _EXPERT_ROWS = 16
 """Experts lie in one matrix, each in whole tiles of the kernels."""
@@ -50,7 +34,7 @@ def lower(
     threads: int = 1,
     rank: int = 0,
     size: int = 1,
-) -> Program:
+) -> ir.Program:
     """Return the program of `rank` among `size`. Its matrices are loaded as they are taken.
 
     quantization "auto" keeps weights as stored, "none" widens what is not bfloat16 to float32, "int8" and "int4"
@@ -63,7 +47,7 @@ def lower(
     weights.check(spec)
     positions = spec.max_position if max_positions is None else min(max_positions, spec.max_position)
     matrices = LoadingMatrices(weights, weights.matrices(spec), quantization=quantization, threads=threads)
-    program = Program(
+    program = ir.Program(
         ops=_ops(spec),
         buffers=_buffers(spec),
         matrices=matrices,
@@ -111,30 +95,30 @@ def _mlps(spec: ModelSpec) -> list[MlpSpec]:
     return [layer.mlp for layer in spec.layers]
 
 
-def _buffers(spec: ModelSpec) -> dict[str, Buffer]:
+def _buffers(spec: ModelSpec) -> dict[str, ir.Buffer]:
     a = spec.layers[0].attention
     qkv = a.heads * a.head_dim + a.kv_heads * (a.head_dim + a.v_head_dim)
     buffers = [
-        Buffer("x", spec.hidden),
-        Buffer("normed", spec.hidden),
-        Buffer("qkv", qkv),
-        Buffer("attention", a.heads * a.v_head_dim),
-        Buffer("last", spec.hidden, "logits"),
-        Buffer("logits", spec.vocab_size, "logits"),
+        ir.Buffer("x", spec.hidden),
+        ir.Buffer("normed", spec.hidden),
+        ir.Buffer("qkv", qkv),
+        ir.Buffer("attention", a.heads * a.v_head_dim),
+        ir.Buffer("last", spec.hidden, "logits"),
+        ir.Buffer("logits", spec.vocab_size, "logits"),
     ]
     if any(layer.norms != "pre" for layer in spec.layers):
-        buffers.append(Buffer("branch", spec.hidden))
+        buffers.append(ir.Buffer("branch", spec.hidden))
     for m in _mlps(spec):
         if m.experts == 0:
-            buffers += [Buffer("gate_up", 2 * m.hidden), Buffer("activated", m.hidden)]
+            buffers += [ir.Buffer("gate_up", 2 * m.hidden), ir.Buffer("activated", m.hidden)]
             continue
         taken = m.experts_per_token
         buffers += [
-            Buffer("router", m.experts),
-            Buffer("routes", 2 * taken),
-            Buffer("expert_gate_up", 2 * taken * m.hidden),
-            Buffer("expert_activated", taken * m.hidden),
-            Buffer("expert_out", taken * spec.hidden),
+            ir.Buffer("router", m.experts),
+            ir.Buffer("routes", 2 * taken),
+            ir.Buffer("expert_gate_up", 2 * taken * m.hidden),
+            ir.Buffer("expert_activated", taken * m.hidden),
+            ir.Buffer("expert_out", taken * spec.hidden),
         ]
     return {buffer.name: buffer for buffer in buffers}
 
@@ -145,18 +129,18 @@ def _rope_tables(spec: ModelSpec) -> dict[Rope, str]:
     return {rope: f"rope{i}" for i, rope in reversed(ropes) if rope is not None}
 
 
-def _ops(spec: ModelSpec) -> list[Op]:
+def _ops(spec: ModelSpec) -> list[ir.Op]:
     place = {layer: (g, i) for g, group in enumerate(spec.kv_groups) for i, layer in enumerate(group.layers)}
     tables = _rope_tables(spec)
-    ops: list[Op] = [Embed("x", "embedding", spec.embedding_scale)]
+    ops: list[ir.Op] = [ir.Embed("x", "embedding", spec.embedding_scale)]
     for i, layer in enumerate(spec.layers):
         rope = layer.attention.rope
         ops += _attention_ops(spec, layer, i, *place[i], None if rope is None else tables[rope])
         ops += _mlp_ops(spec, layer, i)
     ops += [
-        SelectRows("x", "last"),
-        RmsNorm("last", "last", "final_norm", spec.norm_eps),
-        Linear(
+        ir.SelectRows("x", "last"),
+        ir.RmsNorm("last", "last", "final_norm", spec.norm_eps),
+        ir.Linear(
             "last",
             "logits",
             "embedding" if spec.tied_embeddings else "head",
@@ -164,24 +148,24 @@ def _ops(spec: ModelSpec) -> list[Op]:
         ),
     ]
     if spec.final_softcap is not None:
-        ops.append(Softcap("logits", spec.final_softcap))
+        ops.append(ir.Softcap("logits", spec.final_softcap))
     return ops
 
 
-def _attention_ops(spec: ModelSpec, layer: LayerSpec, i: int, group: int, index: int, table: str | None) -> list[Op]:
+def _attention_ops(spec: ModelSpec, layer: LayerSpec, i: int, group: int, index: int, table: str | None) -> list[ir.Op]:
     a = layer.attention
     q, k = (0, a.heads * a.head_dim), (a.heads * a.head_dim, (a.heads + a.kv_heads) * a.head_dim)
     ops, source = _branch_input(spec, layer, f"layer{i}.attention_norm")
-    ops.append(Linear(source, "qkv", f"layer{i}.qkv", bias=f"layer{i}.qkv.bias" if a.qkv_bias else None))
+    ops.append(ir.Linear(source, "qkv", f"layer{i}.qkv", bias=f"layer{i}.qkv.bias" if a.qkv_bias else None))
     if a.qk_norm != "none":
         width = a.head_dim if a.qk_norm == "head" else 0
         ops += [
-            RmsNorm("qkv", "qkv", f"layer{i}.q_norm", spec.norm_eps, width, q),
-            RmsNorm("qkv", "qkv", f"layer{i}.k_norm", spec.norm_eps, width, k),
+            ir.RmsNorm("qkv", "qkv", f"layer{i}.q_norm", spec.norm_eps, width, q),
+            ir.RmsNorm("qkv", "qkv", f"layer{i}.k_norm", spec.norm_eps, width, k),
         ]
     heads = (a.heads, a.kv_heads, a.head_dim, a.v_head_dim)
     ops += [
-        RopeKV(
+        ir.RopeKV(
             "qkv",
             group,
             index,
@@ -190,14 +174,14 @@ def _attention_ops(spec: ModelSpec, layer: LayerSpec, i: int, group: int, index:
             rotary_dim=0 if a.rope is None else a.rope.dim,
             interleaved=a.rope is not None and a.rope.interleaved,
         ),
-        Attention("qkv", "attention", group, index, *heads, a.scale, a.window, a.softcap),
+        ir.Attention("qkv", "attention", group, index, *heads, a.scale, a.window, a.softcap),
     ]
     bias = f"layer{i}.o.bias" if a.out_bias else None
     segment = _k_segment(layer, a.heads * a.v_head_dim)
     return ops + _branch_output(spec, layer, "attention", f"layer{i}.o", bias, segment, f"layer{i}.attention_post_norm")
 
 
-def _mlp_ops(spec: ModelSpec, layer: LayerSpec, i: int) -> list[Op]:
+def _mlp_ops(spec: ModelSpec, layer: LayerSpec, i: int) -> list[ir.Op]:
     m = layer.mlp
     activation = m.activation
     assert activation in ("silu", "gelu_tanh")
@@ -205,25 +189,25 @@ def _mlp_ops(spec: ModelSpec, layer: LayerSpec, i: int) -> list[Op]:
     if m.experts:
         return ops + _mixture_ops(spec, layer, i, source)
     ops += [
-        Linear(source, "gate_up", f"layer{i}.gate_up", bias=f"layer{i}.gate_up.bias" if m.bias else None),
-        GatedActivation("gate_up", "activated", activation),
+        ir.Linear(source, "gate_up", f"layer{i}.gate_up", bias=f"layer{i}.gate_up.bias" if m.bias else None),
+        ir.GatedActivation("gate_up", "activated", activation),
     ]
     bias = f"layer{i}.down.bias" if m.bias else None
     segment = _k_segment(layer, m.hidden)
     return ops + _branch_output(spec, layer, "activated", f"layer{i}.down", bias, segment, f"layer{i}.mlp_post_norm")
 
 
-def _mixture_ops(spec: ModelSpec, layer: LayerSpec, i: int, source: str) -> list[Op]:
+def _mixture_ops(spec: ModelSpec, layer: LayerSpec, i: int, source: str) -> list[ir.Op]:
     m = layer.mlp
     activation = m.activation
     assert activation in ("silu", "gelu_tanh")
     assert layer.norms == "pre"
     experts = (m.experts, m.experts_per_token)
     return [
-        Linear(source, "router", f"layer{i}.router"),
-        RouteExperts("router", "routes", m.experts_per_token, m.normalize_router),
-        ExpertLinear(source, "expert_gate_up", "routes", f"layer{i}.expert_gate", *experts, shared_input=True),
-        ExpertLinear(
+        ir.Linear(source, "router", f"layer{i}.router"),
+        ir.RouteExperts("router", "routes", m.experts_per_token, m.normalize_router),
+        ir.ExpertLinear(source, "expert_gate_up", "routes", f"layer{i}.expert_gate", *experts, shared_input=True),
+        ir.ExpertLinear(
             source,
             "expert_gate_up",
             "routes",
@@ -232,8 +216,8 @@ def _mixture_ops(spec: ModelSpec, layer: LayerSpec, i: int, source: str) -> list
             shared_input=True,
             column=m.experts_per_token * m.hidden,
         ),
-        GatedActivation("expert_gate_up", "expert_activated", activation),
-        ExpertLinear(
+        ir.GatedActivation("expert_gate_up", "expert_activated", activation),
+        ir.ExpertLinear(
             "expert_activated",
             "expert_out",
             "routes",
@@ -242,28 +226,28 @@ def _mixture_ops(spec: ModelSpec, layer: LayerSpec, i: int, source: str) -> list
             shared_input=False,
             k_segment=_k_segment(layer, m.hidden),
         ),
-        MixExperts("expert_out", "x", "routes", m.experts_per_token, spec.residual_scale),
+        ir.MixExperts("expert_out", "x", "routes", m.experts_per_token, spec.residual_scale),
     ]
 
 
-def _branch_input(spec: ModelSpec, layer: LayerSpec, norm: str) -> tuple[list[Op], str]:
+def _branch_input(spec: ModelSpec, layer: LayerSpec, norm: str) -> tuple[list[ir.Op], str]:
     """What comes before a branch, and the buffer that it reads."""
     if layer.norms == "post":
         return [], "x"
-    return [RmsNorm("x", "normed", norm, spec.norm_eps)], "normed"
+    return [ir.RmsNorm("x", "normed", norm, spec.norm_eps)], "normed"
 
 
 def _branch_output(
     spec: ModelSpec, layer: LayerSpec, source: str, matrix: str, bias: str | None, k_segment: int, norm: str
-) -> list[Op]:
+) -> list[ir.Op]:
     """The last linear of a branch, its norm if there is one after it, and the sum with the residual stream."""
     scale = spec.residual_scale
     if layer.norms == "pre":
-        return [Linear(source, "x", matrix, bias, accumulate=True, scale=scale, k_segment=k_segment)]
+        return [ir.Linear(source, "x", matrix, bias, accumulate=True, scale=scale, k_segment=k_segment)]
     return [
-        Linear(source, "branch", matrix, bias, k_segment=k_segment),
-        RmsNorm("branch", "branch", norm, spec.norm_eps),
-        Add("branch", "x", scale),
+        ir.Linear(source, "branch", matrix, bias, k_segment=k_segment),
+        ir.RmsNorm("branch", "branch", norm, spec.norm_eps),
+        ir.Add("branch", "x", scale),
     ]
 
 

@@ -11,27 +11,11 @@ import numpy.typing as npt
 
 from headrace.core.errors import ConfigError
 from headrace.core.kv_layout import KVLayout
+from headrace.ops import program as ir
 from headrace.ops.cpu_weights import CpuWeights, Progress
 from headrace.ops.int8_plan import plan_int8
 from headrace.ops.kernels import kernels as _kernels
 from headrace.ops.matrix import ACTIVATION_GROUP
-from headrace.ops.program import (
-    Add,
-    Attention,
-    Buffer,
-    Embed,
-    ExpertLinear,
-    GatedActivation,
-    Linear,
-    MixExperts,
-    Op,
-    Program,
-    RmsNorm,
-    RopeKV,
-    RouteExperts,
-    SelectRows,
-    Softcap,
-)
 from headrace.ops.step import StepInputs, aligned_zeros
 from headrace.ops.step_check import group_window
 
@@ -58,7 +42,7 @@ class CpuProgram:
 
     def __init__(
         self,
-        program: Program,
+        program: ir.Program,
         inputs: StepInputs,
         *,
         threads: int = 1,
@@ -84,7 +68,7 @@ class CpuProgram:
         self._int8 = plan_int8(program.ops, self._packed)
         self._bind(program)
 
-    def _bind(self, program: Program) -> None:
+    def _bind(self, program: ir.Program) -> None:
         """Tell the kernels every buffer and op."""
         inputs = self.inputs
         self._program = _kernels.Program(
@@ -151,7 +135,7 @@ class CpuProgram:
         self._arrays.append(array)
         return array
 
-    def _add_buffer(self, buffer: Buffer) -> int:
+    def _add_buffer(self, buffer: ir.Buffer) -> int:
         logits = buffer.rows == "logits"
         rows = self.inputs.max_logits if logits else self.inputs.max_tokens
         data = self._allocate(rows, buffer.width, np.float32)
@@ -184,73 +168,73 @@ class CpuProgram:
             window=window or 0,
         )
 
-    def _bind_embed(self, op: Embed, int8: int) -> None:
+    def _bind_embed(self, op: ir.Embed, int8: int) -> None:
         self._program.add_embed(self._index[op.output], self._packed[op.matrix], op.scale)
 
-    def _bind_rms_norm(self, op: RmsNorm, int8: int) -> None:
+    def _bind_rms_norm(self, op: ir.RmsNorm, int8: int) -> None:
         begin, end = op.columns or (0, self._data[op.input].shape[1])
         weight = self._vectors[op.weight]
         self._program.add_rms_norm(self._index[op.input], self._index[op.output], weight, begin, end, op.eps, int8)
 
-    def _bind_linear(self, op: Linear, int8: int) -> None:
+    def _bind_linear(self, op: ir.Linear, int8: int) -> None:
         bias = None if op.bias is None else self._vectors[op.bias]
         source, output, matrix = self._index[op.input], self._index[op.output], self._packed[op.matrix]
         self._program.add_linear(source, output, matrix, bias, op.accumulate, op.scale, op.k_segment)
 
-    def _bind_rope_kv(self, op: RopeKV, int8: int) -> None:
+    def _bind_rope_kv(self, op: ir.RopeKV, int8: int) -> None:
         table = None if op.table is None else self._vectors[op.table]
         self._program.add_rope_kv(self._index[op.qkv], _head_shape(op), table, op.interleaved)
 
-    def _bind_attention(self, op: Attention, int8: int) -> None:
+    def _bind_attention(self, op: ir.Attention, int8: int) -> None:
         qkv, output = self._index[op.qkv], self._index[op.output]
         softcap, window = op.softcap or 0.0, op.window or 0
         self._program.add_attention(qkv, output, _head_shape(op), op.scale, softcap, window, int8)
 
-    def _bind_gated_activation(self, op: GatedActivation, int8: int) -> None:
+    def _bind_gated_activation(self, op: ir.GatedActivation, int8: int) -> None:
         width = self._data[op.output].shape[1]
         activation = _ACTIVATIONS[op.activation]
         self._program.add_gated_activation(self._index[op.input], self._index[op.output], width, activation, int8)
 
-    def _bind_add(self, op: Add, int8: int) -> None:
+    def _bind_add(self, op: ir.Add, int8: int) -> None:
         width = self._data[op.output].shape[1]
         self._program.add_add(self._index[op.input], self._index[op.output], width, op.scale, int8)
 
-    def _bind_route_experts(self, op: RouteExperts, int8: int) -> None:
+    def _bind_route_experts(self, op: ir.RouteExperts, int8: int) -> None:
         experts = self._data[op.input].shape[1]
         self._program.add_route_experts(self._index[op.input], self._index[op.output], experts, op.taken, op.normalize)
 
-    def _bind_expert_linear(self, op: ExpertLinear, int8: int) -> None:
+    def _bind_expert_linear(self, op: ir.ExpertLinear, int8: int) -> None:
         source, output, routes = self._index[op.input], self._index[op.output], self._index[op.routes]
         shape = (op.experts, op.taken, op.shared_input, op.column, op.k_segment)
         self._program.add_expert_linear(source, output, routes, self._packed[op.matrix], *shape)
 
-    def _bind_mix_experts(self, op: MixExperts, int8: int) -> None:
+    def _bind_mix_experts(self, op: ir.MixExperts, int8: int) -> None:
         source, output, routes = self._index[op.input], self._index[op.output], self._index[op.routes]
         self._program.add_mix_experts(source, output, routes, self._data[op.output].shape[1], op.taken, op.scale)
 
-    def _bind_select_rows(self, op: SelectRows, int8: int) -> None:
+    def _bind_select_rows(self, op: ir.SelectRows, int8: int) -> None:
         width = self._data[op.output].shape[1]
         self._program.add_select_rows(self._index[op.input], self._index[op.output], width, int8)
 
-    def _bind_softcap(self, op: Softcap, int8: int) -> None:
+    def _bind_softcap(self, op: ir.Softcap, int8: int) -> None:
         self._program.add_softcap(self._index[op.buffer], self._data[op.buffer].shape[1], op.cap)
 
 
-def _head_shape(op: RopeKV | Attention) -> Any:
+def _head_shape(op: ir.RopeKV | ir.Attention) -> Any:
     return _kernels.HeadShape(op.group, op.layer, op.heads, op.kv_heads, op.head_dim, op.v_head_dim)
 
 
-_BINDERS: dict[type[Op], Callable[[CpuProgram, Any, int], None]] = {
-    Embed: CpuProgram._bind_embed,
-    RmsNorm: CpuProgram._bind_rms_norm,
-    Linear: CpuProgram._bind_linear,
-    RopeKV: CpuProgram._bind_rope_kv,
-    Attention: CpuProgram._bind_attention,
-    GatedActivation: CpuProgram._bind_gated_activation,
-    Add: CpuProgram._bind_add,
-    RouteExperts: CpuProgram._bind_route_experts,
-    ExpertLinear: CpuProgram._bind_expert_linear,
-    MixExperts: CpuProgram._bind_mix_experts,
-    SelectRows: CpuProgram._bind_select_rows,
-    Softcap: CpuProgram._bind_softcap,
+_BINDERS: dict[type[ir.Op], Callable[[CpuProgram, Any, int], None]] = {
+    ir.Embed: CpuProgram._bind_embed,
+    ir.RmsNorm: CpuProgram._bind_rms_norm,
+    ir.Linear: CpuProgram._bind_linear,
+    ir.RopeKV: CpuProgram._bind_rope_kv,
+    ir.Attention: CpuProgram._bind_attention,
+    ir.GatedActivation: CpuProgram._bind_gated_activation,
+    ir.Add: CpuProgram._bind_add,
+    ir.RouteExperts: CpuProgram._bind_route_experts,
+    ir.ExpertLinear: CpuProgram._bind_expert_linear,
+    ir.MixExperts: CpuProgram._bind_mix_experts,
+    ir.SelectRows: CpuProgram._bind_select_rows,
+    ir.Softcap: CpuProgram._bind_softcap,
 }

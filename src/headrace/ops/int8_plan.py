@@ -5,19 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.ops import program as ir
 from headrace.ops.matrix import ACTIVATION_GROUP
-from headrace.ops.program import (
-    Add,
-    Attention,
-    ExpertLinear,
-    GatedActivation,
-    Linear,
-    Op,
-    RmsNorm,
-    RopeKV,
-    SelectRows,
-    Softcap,
-)
 
 
 class HasKind(Protocol):
@@ -40,14 +29,14 @@ class Int8Plan:
     separate: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
-def plan_int8(ops: list[Op], matrices: Mapping[str, HasKind]) -> Int8Plan:
+def plan_int8(ops: list[ir.Op], matrices: Mapping[str, HasKind]) -> Int8Plan:
     plan = Int8Plan()
     writer: dict[str, int] = {}
     current: dict[str, int] = {}  # buffer -> columns whose int8 form is up to date
     for index, op in enumerate(ops):
-        if isinstance(op, Linear | ExpertLinear) and matrices[op.matrix].quantized:
+        if isinstance(op, ir.Linear | ir.ExpertLinear) and matrices[op.matrix].quantized:
             width = matrices[op.matrix].k
-            if isinstance(op, ExpertLinear) and not op.shared_input:
+            if isinstance(op, ir.ExpertLinear) and not op.shared_input:
                 width *= op.taken
             if current.get(op.input) != width:
                 if op.input in current:
@@ -60,16 +49,16 @@ def plan_int8(ops: list[Op], matrices: Mapping[str, HasKind]) -> Int8Plan:
     return plan
 
 
-def written(op: Op) -> str:
+def written(op: ir.Op) -> str:
     """The buffer that an op writes."""
-    if isinstance(op, RopeKV):
+    if isinstance(op, ir.RopeKV):
         return op.qkv
-    if isinstance(op, Softcap):
+    if isinstance(op, ir.Softcap):
         return op.buffer
     return op.output
 
 
-def _require(plan: Int8Plan, ops: list[Op], index: int, buffer: str, width: int) -> None:
+def _require(plan: Int8Plan, ops: list[ir.Op], index: int, buffer: str, width: int) -> None:
     plan.widths[buffer] = max(width, plan.widths.get(buffer, 0))
     if _quantizes_itself(ops[index]):
         plan.fused[index] = width
@@ -77,9 +66,9 @@ def _require(plan: Int8Plan, ops: list[Op], index: int, buffer: str, width: int)
         plan.separate[index] = (buffer, width)
 
 
-def _quantizes_itself(op: Op) -> bool:
-    if isinstance(op, Attention):  # a task has the query heads of one KV head
+def _quantizes_itself(op: ir.Op) -> bool:
+    if isinstance(op, ir.Attention):  # a task has the query heads of one KV head
         return op.heads // op.kv_heads * op.v_head_dim % ACTIVATION_GROUP == 0
-    if isinstance(op, RmsNorm):
+    if isinstance(op, ir.RmsNorm):
         return op.columns is None
-    return isinstance(op, Add | GatedActivation | SelectRows)
+    return isinstance(op, ir.Add | ir.GatedActivation | ir.SelectRows)

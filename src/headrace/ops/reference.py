@@ -9,24 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace.ops import program as ir
 from headrace.ops.kv_codec import KVCodec
 from headrace.ops.matrix import ACTIVATION_GROUP
-from headrace.ops.program import (
-    Add,
-    Attention,
-    Embed,
-    ExpertLinear,
-    GatedActivation,
-    Linear,
-    MixExperts,
-    Op,
-    Program,
-    RmsNorm,
-    RopeKV,
-    RouteExperts,
-    SelectRows,
-    Softcap,
-)
 from headrace.ops.step import StepInputs
 from headrace.ops.step_check import check_step, first_block
 
@@ -36,7 +21,7 @@ Float = npt.NDArray[np.float32]
 class ReferenceProgram:
     """Runs a program over the front of `inputs`; matrices are dequantized on first use and kept."""
 
-    def __init__(self, program: Program, inputs: StepInputs) -> None:
+    def __init__(self, program: ir.Program, inputs: StepInputs) -> None:
         self.program = program
         self.inputs = inputs
         self._data = {
@@ -66,11 +51,11 @@ class ReferenceProgram:
             self._dequantized[name] = self.program.matrices[name].dequantize()
         return self._dequantized[name]
 
-    def _embed(self, op: Embed) -> None:
+    def _embed(self, op: ir.Embed) -> None:
         tokens = self.inputs.tokens[: self.inputs.rows]
         self._buffers[op.output][:] = self._weights(op.matrix)[tokens] * np.float32(op.scale)
 
-    def _rms_norm(self, op: RmsNorm) -> None:
+    def _rms_norm(self, op: ir.RmsNorm) -> None:
         begin, end = op.columns or (0, self._buffers[op.input].shape[1])
         x = self._buffers[op.input][:, begin:end]
         width = op.width or end - begin
@@ -78,7 +63,7 @@ class ReferenceProgram:
         scale = 1 / np.sqrt(np.mean(groups * groups, axis=2, keepdims=True, dtype=np.float32) + np.float32(op.eps))
         self._buffers[op.output][:, begin:end] = (groups * scale * self.program.vectors[op.weight]).reshape(x.shape)
 
-    def _linear(self, op: Linear) -> None:
+    def _linear(self, op: ir.Linear) -> None:
         x = self._buffers[op.input]
         if self.program.matrices[op.matrix].quantized:
             x = round_activations(x)
@@ -90,7 +75,7 @@ class ReferenceProgram:
         else:
             self._buffers[op.output][:] = y
 
-    def _rope_kv(self, op: RopeKV) -> None:
+    def _rope_kv(self, op: ir.RopeKV) -> None:
         inputs, layout = self.inputs, self.program.kv[op.group]
         row = self._buffers[op.qkv]
         rotated = (op.heads + op.kv_heads) * op.head_dim
@@ -104,7 +89,7 @@ class ReferenceProgram:
         blocks = inputs.tables[op.group][slots, positions // layout.block_size]
         KVCodec(layout, inputs.kv[op.group], op.layer).write(blocks, positions % layout.block_size, k, v)
 
-    def _attention(self, op: Attention) -> None:
+    def _attention(self, op: ir.Attention) -> None:
         inputs, layout = self.inputs, self.program.kv[op.group]
         codec = KVCodec(layout, inputs.kv[op.group], op.layer)
         shared = op.heads // op.kv_heads
@@ -130,14 +115,14 @@ class ReferenceProgram:
             out = weight @ np.where(seen.any(axis=0)[:, None], v[:, None, :length], 0)
             self._buffers[op.output][row : row + count] = out.transpose(2, 0, 1, 3).reshape(count, -1)
 
-    def _gated_activation(self, op: GatedActivation) -> None:
+    def _gated_activation(self, op: ir.GatedActivation) -> None:
         gate, up = np.split(self._buffers[op.input], 2, axis=1)
         self._buffers[op.output][:] = ACTIVATIONS[op.activation](gate) * up
 
-    def _add(self, op: Add) -> None:
+    def _add(self, op: ir.Add) -> None:
         self._buffers[op.output] += self._buffers[op.input] * np.float32(op.scale)
 
-    def _route_experts(self, op: RouteExperts) -> None:
+    def _route_experts(self, op: ir.RouteExperts) -> None:
         logits = self._buffers[op.input]
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
@@ -147,7 +132,7 @@ class ReferenceProgram:
             taken /= taken.sum(axis=1, keepdims=True)
         self._buffers[op.output][:] = np.concatenate([index.astype(np.float32), taken], axis=1)
 
-    def _expert_linear(self, op: ExpertLinear) -> None:
+    def _expert_linear(self, op: ir.ExpertLinear) -> None:
         x, matrix = self._buffers[op.input], self.program.matrices[op.matrix]
         experts = self._weights(op.matrix).reshape(op.experts, -1, matrix.k)
         routes, n = self._buffers[op.routes].astype(np.int64), matrix.n // op.experts
@@ -160,18 +145,18 @@ class ReferenceProgram:
                 rows = routes[:, j] == expert
                 out[rows] = run[rows] @ experts[expert].T
 
-    def _mix_experts(self, op: MixExperts) -> None:
+    def _mix_experts(self, op: ir.MixExperts) -> None:
         output = self._buffers[op.output]
         runs = self._buffers[op.input].reshape(len(output), op.taken, -1)
         for j in range(op.taken):
             weight = self._buffers[op.routes][:, op.taken + j, None]
             output += np.float32(op.scale) * weight * runs[:, j]
 
-    def _select_rows(self, op: SelectRows) -> None:
+    def _select_rows(self, op: ir.SelectRows) -> None:
         rows = self.inputs.logit_rows[: self.inputs.logits]
         self._buffers[op.output][:] = self._buffers[op.input][rows]
 
-    def _softcap(self, op: Softcap) -> None:
+    def _softcap(self, op: ir.Softcap) -> None:
         cap = np.float32(op.cap)
         self._buffers[op.buffer][:] = cap * np.tanh(self._buffers[op.buffer] / cap)
 
@@ -210,17 +195,17 @@ def gelu_tanh(x: Float) -> Float:
 
 ACTIVATIONS: dict[str, Callable[[Float], Float]] = {"silu": silu, "gelu_tanh": gelu_tanh}
 
-_DEFINITIONS: dict[type[Op], Callable[[ReferenceProgram, Any], None]] = {
-    Embed: ReferenceProgram._embed,
-    RmsNorm: ReferenceProgram._rms_norm,
-    Linear: ReferenceProgram._linear,
-    RopeKV: ReferenceProgram._rope_kv,
-    Attention: ReferenceProgram._attention,
-    GatedActivation: ReferenceProgram._gated_activation,
-    Add: ReferenceProgram._add,
-    RouteExperts: ReferenceProgram._route_experts,
-    ExpertLinear: ReferenceProgram._expert_linear,
-    MixExperts: ReferenceProgram._mix_experts,
-    SelectRows: ReferenceProgram._select_rows,
-    Softcap: ReferenceProgram._softcap,
+_DEFINITIONS: dict[type[ir.Op], Callable[[ReferenceProgram, Any], None]] = {
+    ir.Embed: ReferenceProgram._embed,
+    ir.RmsNorm: ReferenceProgram._rms_norm,
+    ir.Linear: ReferenceProgram._linear,
+    ir.RopeKV: ReferenceProgram._rope_kv,
+    ir.Attention: ReferenceProgram._attention,
+    ir.GatedActivation: ReferenceProgram._gated_activation,
+    ir.Add: ReferenceProgram._add,
+    ir.RouteExperts: ReferenceProgram._route_experts,
+    ir.ExpertLinear: ReferenceProgram._expert_linear,
+    ir.MixExperts: ReferenceProgram._mix_experts,
+    ir.SelectRows: ReferenceProgram._select_rows,
+    ir.Softcap: ReferenceProgram._softcap,
 }

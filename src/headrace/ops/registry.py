@@ -12,26 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.kv_layout import KVDtype, KVLayout
+from headrace.ops import program as ir
 from headrace.ops.cpu import CpuProgram
 from headrace.ops.kv_codec import KVCodec
 from headrace.ops.matrix import Matrix
-from headrace.ops.program import (
-    Add,
-    Attention,
-    Buffer,
-    Embed,
-    ExpertLinear,
-    GatedActivation,
-    Linear,
-    MixExperts,
-    Op,
-    Program,
-    RmsNorm,
-    RopeKV,
-    RouteExperts,
-    SelectRows,
-    Softcap,
-)
 from headrace.ops.reference import ReferenceProgram
 from headrace.ops.step import StepInputs
 
@@ -53,7 +37,7 @@ class Case:
     """A program of one or few ops. `fill` holds buffers before the step, `outputs` names those to compare after it;
     the caches in `inputs` are compared too."""
 
-    program: Program
+    program: ir.Program
     inputs: StepInputs
     outputs: tuple[str, ...]
     fill: dict[str, Float] = field(default_factory=dict)
@@ -137,8 +121,8 @@ def _rope_table(rng: Rng, positions: int, rotary_dim: int) -> Float:
 
 
 def _case(
-    ops: list[Op],
-    buffers: list[Buffer],
+    ops: list[ir.Op],
+    buffers: list[ir.Buffer],
     inputs: StepInputs,
     rng: Rng,
     outputs: tuple[str, ...],
@@ -146,8 +130,8 @@ def _case(
     vectors: dict[str, Float] | None = None,
 ) -> Case:
     """A case whose buffers start with random values."""
-    named = {b.name: b for b in (*buffers, Buffer("logits", VOCAB, "logits"))}
-    program = Program(ops, named, matrices or {}, vectors or {}, inputs.layouts, VOCAB)
+    named = {b.name: b for b in (*buffers, ir.Buffer("logits", VOCAB, "logits"))}
+    program = ir.Program(ops, named, matrices or {}, vectors or {}, inputs.layouts, VOCAB)
     rows = {"tokens": inputs.max_tokens, "logits": inputs.max_logits}
     fill = {b.name: rng.standard_normal((rows[b.rows], b.width), np.float32) for b in buffers}
     return Case(program, inputs, outputs, fill)
@@ -156,7 +140,7 @@ def _case(
 def make_embed(rng: Rng, *, rows: int = 5, width: int = 64, scheme: str = "f32", scale: float = 1.5) -> Case:
     matrices = {"table": random_matrix(rng, scheme, VOCAB, width)}
     inputs = step_inputs((), [(0, rows)], rng)
-    return _case([Embed("x", "table", scale)], [Buffer("x", width)], inputs, rng, ("x",), matrices)
+    return _case([ir.Embed("x", "table", scale)], [ir.Buffer("x", width)], inputs, rng, ("x",), matrices)
 
 
 def make_rms_norm(
@@ -164,8 +148,8 @@ def make_rms_norm(
 ) -> Case:
     weights = {"w": rng.standard_normal(group or width, np.float32)}
     inputs = step_inputs((), [(0, rows)], rng)
-    op = RmsNorm("x", "y", "w", 1e-5, group, columns)
-    return _case([op], [Buffer("x", width), Buffer("y", width)], inputs, rng, ("y",), None, weights)
+    op = ir.RmsNorm("x", "y", "w", 1e-5, group, columns)
+    return _case([op], [ir.Buffer("x", width), ir.Buffer("y", width)], inputs, rng, ("y",), None, weights)
 
 
 def make_linear(
@@ -180,10 +164,10 @@ def make_linear(
     accumulate: bool = False,
     k_segment: int = 0,
 ) -> Case:
-    op = Linear("x", "y", "w", "b" if bias else None, accumulate, 0.5 if accumulate else 1.0, k_segment)
+    op = ir.Linear("x", "y", "w", "b" if bias else None, accumulate, 0.5 if accumulate else 1.0, k_segment)
     inputs = step_inputs((), [(0, rows)], rng)
-    norm = RmsNorm("input", "x", "ones", 1e-6)  # so that x has a producer, which may quantize it
-    buffers = [Buffer("input", k), Buffer("x", k), Buffer("y", n)]
+    norm = ir.RmsNorm("input", "x", "ones", 1e-6)  # so that x has a producer, which may quantize it
+    buffers = [ir.Buffer("input", k), ir.Buffer("x", k), ir.Buffer("y", n)]
     vectors = {"ones": np.ones(k, np.float32), "b": rng.standard_normal(n, np.float32)}
     return _case([norm, op], buffers, inputs, rng, ("y",), {"w": random_matrix(rng, scheme, n, k, group)}, vectors)
 
@@ -211,36 +195,36 @@ def make_attention(
     rotary = head_dim if rotary_dim is None else rotary_dim
     longest = max(start + count for start, count in entries)
     vectors = {"rope": _rope_table(rng, longest, rotary)} if rotary else {}
-    ops: list[Op] = [
-        RopeKV("qkv", 0, 1, heads, kv_heads, head_dim, v_dim, "rope" if rotary else None, rotary, interleaved),
-        Attention("qkv", "attention", 0, 1, heads, kv_heads, head_dim, v_dim, head_dim**-0.5, window, softcap),
+    ops: list[ir.Op] = [
+        ir.RopeKV("qkv", 0, 1, heads, kv_heads, head_dim, v_dim, "rope" if rotary else None, rotary, interleaved),
+        ir.Attention("qkv", "attention", 0, 1, heads, kv_heads, head_dim, v_dim, head_dim**-0.5, window, softcap),
     ]
     buffers = [
-        Buffer("qkv", heads * head_dim + kv_heads * (head_dim + v_dim)),
-        Buffer("attention", heads * v_dim),
+        ir.Buffer("qkv", heads * head_dim + kv_heads * (head_dim + v_dim)),
+        ir.Buffer("attention", heads * v_dim),
     ]
     return _case(ops, buffers, inputs, rng, ("qkv", "attention"), None, vectors)
 
 
 def make_gated_activation(rng: Rng, *, rows: int = 5, width: int = 72, activation: Any = "silu") -> Case:
     inputs = step_inputs((), [(0, rows)], rng)
-    buffers = [Buffer("gate_up", 2 * width), Buffer("y", width)]
-    case = _case([GatedActivation("gate_up", "y", activation)], buffers, inputs, rng, ("y",))
+    buffers = [ir.Buffer("gate_up", 2 * width), ir.Buffer("y", width)]
+    case = _case([ir.GatedActivation("gate_up", "y", activation)], buffers, inputs, rng, ("y",))
     case.fill["gate_up"] *= 4
     return case
 
 
 def make_add(rng: Rng, *, rows: int = 5, width: int = 72, scale: float = 0.25) -> Case:
     inputs = step_inputs((), [(0, rows)], rng)
-    return _case([Add("x", "y", scale)], [Buffer("x", width), Buffer("y", width)], inputs, rng, ("y",))
+    return _case([ir.Add("x", "y", scale)], [ir.Buffer("x", width), ir.Buffer("y", width)], inputs, rng, ("y",))
 
 
 def make_route_experts(
     rng: Rng, *, rows: int = 5, experts: int = 11, taken: int = 3, normalize: bool = True, ties: bool = False
 ) -> Case:
     inputs = step_inputs((), [(0, rows)], rng)
-    buffers = [Buffer("x", experts), Buffer("routes", 2 * taken)]
-    case = _case([RouteExperts("x", "routes", taken, normalize)], buffers, inputs, rng, ("routes",))
+    buffers = [ir.Buffer("x", experts), ir.Buffer("routes", 2 * taken)]
+    case = _case([ir.RouteExperts("x", "routes", taken, normalize)], buffers, inputs, rng, ("routes",))
     if ties:
         case.fill["x"] = np.rint(case.fill["x"])
     return case
@@ -262,17 +246,17 @@ def make_expert_linear(
     """Routes from random logits, then products with the experts they choose, in columns from `column` on."""
     width = k if shared_input else taken * k
     inputs = step_inputs((), [(0, rows)], rng)
-    ops: list[Op] = [
-        RmsNorm("input", "x", "ones", 1e-6),
-        RouteExperts("router", "routes", taken, True),
-        ExpertLinear("x", "y", "routes", "w", experts, taken, shared_input, column, k_segment),
+    ops: list[ir.Op] = [
+        ir.RmsNorm("input", "x", "ones", 1e-6),
+        ir.RouteExperts("router", "routes", taken, True),
+        ir.ExpertLinear("x", "y", "routes", "w", experts, taken, shared_input, column, k_segment),
     ]
     buffers = [
-        Buffer("input", width),
-        Buffer("x", width),
-        Buffer("router", experts),
-        Buffer("routes", 2 * taken),
-        Buffer("y", column + taken * n),
+        ir.Buffer("input", width),
+        ir.Buffer("x", width),
+        ir.Buffer("router", experts),
+        ir.Buffer("routes", 2 * taken),
+        ir.Buffer("y", column + taken * n),
     ]
     matrices = {"w": random_matrix(rng, scheme, experts * n, k)}
     return _case(ops, buffers, inputs, rng, ("y",), matrices, {"ones": np.ones(width, np.float32)})
@@ -280,37 +264,40 @@ def make_expert_linear(
 
 def make_mix_experts(rng: Rng, *, rows: int = 5, width: int = 72, taken: int = 3, scale: float = 0.5) -> Case:
     inputs = step_inputs((), [(0, rows)], rng)
-    buffers = [Buffer("x", taken * width), Buffer("routes", 2 * taken), Buffer("y", width)]
-    return _case([MixExperts("x", "y", "routes", taken, scale)], buffers, inputs, rng, ("y",))
+    buffers = [ir.Buffer("x", taken * width), ir.Buffer("routes", 2 * taken), ir.Buffer("y", width)]
+    return _case([ir.MixExperts("x", "y", "routes", taken, scale)], buffers, inputs, rng, ("y",))
 
 
 def make_select_rows(rng: Rng, *, rows: int = 9, width: int = 24, logits: int = 4) -> Case:
     inputs = step_inputs((), [(0, rows)], rng, logits=logits)
-    buffers = [Buffer("x", width), Buffer("last", width, "logits")]
-    return _case([SelectRows("x", "last")], buffers, inputs, rng, ("last",))
+    buffers = [ir.Buffer("x", width), ir.Buffer("last", width, "logits")]
+    return _case([ir.SelectRows("x", "last")], buffers, inputs, rng, ("last",))
 
 
 def make_softcap(rng: Rng, *, rows: int = 5, width: int = 600, cap: float = 3.0) -> Case:
     inputs = step_inputs((), [(0, rows)], rng)
-    case = _case([Softcap("x", cap)], [Buffer("x", width)], inputs, rng, ("x",))
+    case = _case([ir.Softcap("x", cap)], [ir.Buffer("x", width)], inputs, rng, ("x",))
     case.fill["x"] *= 3
     return case
 
 
-OPS: dict[type[Op], OpEntry] = {
-    Embed: OpEntry(make_embed, rtol=1e-6),
-    RmsNorm: OpEntry(make_rms_norm, rtol=2e-6),
-    Linear: OpEntry(make_linear, rtol=2e-5),
-    RopeKV: OpEntry(make_attention, rtol=2e-5),
-    Attention: OpEntry(make_attention, rtol=2e-5),
-    GatedActivation: OpEntry(make_gated_activation, rtol=2e-6),
-    Add: OpEntry(make_add, rtol=2e-6),
-    RouteExperts: OpEntry(make_route_experts, rtol=2e-6),
-    ExpertLinear: OpEntry(make_expert_linear, rtol=2e-5),
-    MixExperts: OpEntry(make_mix_experts, rtol=2e-6),
-    SelectRows: OpEntry(make_select_rows, rtol=0, atol=0),
-    Softcap: OpEntry(make_softcap, rtol=2e-6),
+OPS: dict[type[ir.Op], OpEntry] = {
+    ir.Embed: OpEntry(make_embed, rtol=1e-6),
+    ir.RmsNorm: OpEntry(make_rms_norm, rtol=2e-6),
+    ir.Linear: OpEntry(make_linear, rtol=2e-5),
+    ir.RopeKV: OpEntry(make_attention, rtol=2e-5),
+    ir.Attention: OpEntry(make_attention, rtol=2e-5),
+    ir.GatedActivation: OpEntry(make_gated_activation, rtol=2e-6),
+    ir.Add: OpEntry(make_add, rtol=2e-6),
+    ir.RouteExperts: OpEntry(make_route_experts, rtol=2e-6),
+    ir.ExpertLinear: OpEntry(make_expert_linear, rtol=2e-5),
+    ir.MixExperts: OpEntry(make_mix_experts, rtol=2e-6),
+    ir.SelectRows: OpEntry(make_select_rows, rtol=0, atol=0),
+    ir.Softcap: OpEntry(make_softcap, rtol=2e-6),
 }
 
-PROVIDERS: dict[str, Callable[[Program, StepInputs], RunsProgram]] = {"reference": ReferenceProgram, "cpu": CpuProgram}
+PROVIDERS: dict[str, Callable[[ir.Program, StepInputs], RunsProgram]] = {
+    "reference": ReferenceProgram,
+    "cpu": CpuProgram,
+}
 """Ways to run a program; the first is the definition."""

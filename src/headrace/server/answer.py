@@ -8,14 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headrace.server import protocol
 from headrace.server.generation import Generation
-from headrace.server.protocol import (
-    ChatChunkChoice,
-    CompletionChoice,
-    SamplingBody,
-    Unset,
-    Usage,
-)
 from headrace.server.service import Service
 
 _encode = msgspec.json.Encoder().encode
@@ -41,12 +35,12 @@ class Head:
     def event(
         self,
         generation: Generation,
-        choices: list[ChatChunkChoice] | list[CompletionChoice],
+        choices: list[protocol.ChatChunkChoice] | list[protocol.CompletionChoice],
         *,
-        prompt_token_ids: list[int] | Unset = msgspec.UNSET,
+        prompt_token_ids: list[int] | protocol.Unset = msgspec.UNSET,
     ) -> bytes:
         """One server-sent event. Without choices it is the last one, which has the whole usage."""
-        usage: Usage | Unset | None = msgspec.UNSET
+        usage: protocol.Usage | protocol.Unset | None = msgspec.UNSET
         if self.with_usage:
             usage = generation.usage() if self.continuous_usage or not choices else None
         parts = [self.beginning, _encode(choices)]
@@ -57,12 +51,12 @@ class Head:
         parts.append(_END)
         return b"".join(parts)
 
-    def token_ids(self, ids: Sequence[int]) -> list[int] | Unset:
+    def token_ids(self, ids: Sequence[int]) -> list[int] | protocol.Unset:
         """These ids, if the client asked for them."""
         return list(ids) if self.with_token_ids else msgspec.UNSET
 
 
-def new_head(service: Service, request_id: str, kind: str, body: SamplingBody) -> Head:
+def new_head(service: Service, request_id: str, kind: str, body: protocol.SamplingBody) -> Head:
     options, created = body.stream_options, int(time.time())
     model, fingerprint = service.settings.model_name, service.client.ready.fingerprint
     alike = {"id": request_id, "object": kind, "created": created, "model": model, "system_fingerprint": fingerprint}

@@ -10,26 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.core.request import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, SEED_LIMIT
+from headrace.server import protocol
 from headrace.server.deadline import LONGEST_MS
 from headrace.server.errors import AnthropicErrorBody, ErrorBody
 from headrace.server.fields import NEUTRAL_ONLY, NO_EFFECT
 from headrace.server.messages import ROLES
-from headrace.server.protocol import (
-    ChatBody,
-    ChatCompletion,
-    Completion,
-    CompletionBody,
-    DetokenizeBody,
-    Detokenized,
-    Health,
-    MessagesBody,
-    ModelCard,
-    ModelList,
-    ResponsesBody,
-    TokenizeBody,
-    Tokenized,
-    Version,
-)
 from headrace.server.service import service_of
 from headrace.server.tools.choice import MOST_TOOLS
 
@@ -198,8 +183,9 @@ _ERRORS = {
 
 def document(version: str) -> dict[str, Any]:
     kinds = [
-        ChatBody, ChatCompletion, CompletionBody, Completion, TokenizeBody, Tokenized, DetokenizeBody, Detokenized,
-        MessagesBody, ResponsesBody, ModelList, ModelCard, Health, Version, ErrorBody,
+        protocol.ChatBody, protocol.ChatCompletion, protocol.CompletionBody, protocol.Completion, protocol.TokenizeBody,
+        protocol.Tokenized, protocol.DetokenizeBody, protocol.Detokenized, protocol.MessagesBody,
+        protocol.ResponsesBody, protocol.ModelList, protocol.ModelCard, protocol.Health, protocol.Version, ErrorBody,
         AnthropicErrorBody,
     ]  # fmt: skip
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")

@@ -6,19 +6,10 @@ from typing import Protocol
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.engine.executor import Capacity
+from headrace.policy import routing
 from headrace.policy.latency import LatencyModel
 from headrace.policy.pace import Pace
 from headrace.policy.replica import Speed
-from headrace.policy.routing import (
-    TYPICAL_ANSWER,
-    Assumed,
-    LeastLoaded,
-    LongestPrefix,
-    PrefixIndex,
-    RoundRobin,
-    Router,
-    TwoChoices,
-)
 from headrace.simulate.guesses import Guesser, Guessing
 from headrace.simulate.replica import Replica, Sink
 
@@ -57,7 +48,7 @@ class Kind:
         if events:
             self.config = replace(self.config, kv_events_endpoint=_NOWHERE)
         self._events = events
-        self.index = PrefixIndex(self.replicas)
+        self.index = routing.PrefixIndex(self.replicas)
         self.latency = LatencyModel(self.pace, learning=False)
         self.guessing, self.receives = fleet.guessing, 0
 
@@ -70,18 +61,18 @@ class Kind:
         guesser = None if self.guessing is None else Guesser(self.guessing, seed)
         return Replica(self.capacity, self.config, self.pace, self.latency, sink, guesser, self.receives)
 
-    def router(self, name: str, *, answers: bool) -> Router:
+    def router(self, name: str, *, answers: bool) -> routing.Router:
         """answers: whether these replicas answer, or only compute prompts. ConfigError for one that is not known."""
         if name == "round-robin":
-            return RoundRobin()
+            return routing.RoundRobin()
         if name == "least-loaded":
-            return LeastLoaded()
+            return routing.LeastLoaded()
         if name == "two-choices":
-            return TwoChoices()
+            return routing.TwoChoices()
         if name == "prefix":
             assumed = None
             if not self._events:
-                assumed = Assumed(self.index, [min(self.capacity.num_blocks)] * self.replicas)
-            answer = TYPICAL_ANSWER if answers else 1
-            return LongestPrefix(self.index, self.speed, self.capacity.block_size, assumed, answer=answer)
+                assumed = routing.Assumed(self.index, [min(self.capacity.num_blocks)] * self.replicas)
+            answer = routing.TYPICAL_ANSWER if answers else 1
+            return routing.LongestPrefix(self.index, self.speed, self.capacity.block_size, assumed, answer=answer)
         raise ConfigError(f"router must be one of {', '.join(ROUTERS)}, got {name!r}", field="router")
