@@ -33,6 +33,7 @@ NB_MODULE(_kernels, m) {
   bind_weights(m);
   bind_sampling(m);
   bind_ceilings(m);
+  bind_inputs(m);
   bind_program(m);
   bind_lookup(m);
 }

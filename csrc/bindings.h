@@ -17,5 +17,6 @@ void bind_sampling(nanobind::module_& m);
 void bind_program(nanobind::module_& m);
 void bind_ceilings(nanobind::module_& m);
 void bind_lookup(nanobind::module_& m);
+void bind_inputs(nanobind::module_& m);
 
 }  // namespace headrace

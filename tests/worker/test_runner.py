@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.tiny_models import VOCAB, tiny_program
 
-from headrace.core.batch import Batch, BlockCopies, BlockEdits, CopyKind, SlotJoin
+from headrace.core.batch import Batch, BlockCopies, BlockEdits, CopyKind, DraftTokens, SlotJoin
 from headrace.core.request import SamplingParams
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import reference_device
@@ -217,3 +218,21 @@ def test_a_step_at_the_last_position_has_room_for_its_sample():
         )
     )
     assert not run.collect().failed.any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"slots": ints(3)}, "slots must be from 0 to 2, got 3"),
+        ({"starts": ints(-1)}, "starts must be from 0 to 64, got -1"),
+        ({"counts": ints(0)}, "counts must be from 1 to 60, got 0"),
+        ({"logit_entry": ints(1)}, "logit_entry must be from 0 to 0, got 1"),
+        ({"logit_position": ints(6)}, "logit_position must be from 5 to 5, got 6"),
+        ({"drafts": DraftTokens(ints(0), ints(65), ints(1))}, "draft positions must be from 0 to 64, got 65"),
+    ],
+)
+def test_an_index_out_of_range_is_an_error(wrong, message):
+    run = device()
+    run.submit(structs.replace(decode_step(1, 5), **wrong))
+    with pytest.raises(ValueError, match=message):
+        run.collect()

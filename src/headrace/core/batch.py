@@ -122,7 +122,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def num_tokens(self) -> int:
-        return int(self.counts.sum()) * self.steps
+        return int(sum(self.counts.tolist())) * self.steps
 
     def without_changes(self) -> Batch:
         """The same to compute, with nothing to apply before it."""

@@ -206,7 +206,9 @@ class Engine:
                 self.journal.hold(self._scheduler, now)
             return False
         preempted = self._scheduler.counters.preemptions - preempted
-        work = StepWork.of(batch) if batch.steps == 1 and self._watches else None
+        work = None
+        if batch.steps == 1 and self._watches:
+            work = self._scheduler.steps[-1].work or StepWork.of(batch)
         record = self.journal.begin(batch, work, self._scheduler, now, budget=self._budget, preempted=preempted)
         self._begun.append((work, now, record))
         self._executor.submit(batch)

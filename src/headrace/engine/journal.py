@@ -59,16 +59,17 @@ class Journal:
         held_up_by = self.hold(scheduler, now)
         if self.ring is None:
             return None
-        waiting, slots, head = scheduler.num_waiting, scheduler.slots, scheduler.queue.peek()
+        waiting = scheduler.num_waiting
+        head = scheduler.queue.peek() if waiting else None
         record = StepRecord(
             step=batch.step,
             begun_s=now,
             requests=len(batch.slots),
-            tokens=batch.num_tokens,
+            tokens=batch.num_tokens if work is None else work.tokens,
             budget=budget,
             joined=len(batch.joins),
             preempted=preempted,
-            running=slots.num_taken,
+            running=scheduler.num_running,
             waiting=waiting,
             held_up_by=held_up_by if waiting else None,
             next=None if head is None else head.request_id,

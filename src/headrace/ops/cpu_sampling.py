@@ -43,7 +43,7 @@ class CpuSampler:
         masks: TokenMasks | None = None,
     ) -> BatchOutput:
         """As ops/sampling.Sampler. ValueError if shapes disagree or an index is out of range."""
-        output = empty_output(step, len(slots), int(top.max(initial=-1)))
+        output = empty_output(step, len(slots), max(top.tolist(), default=-1))
         begin, ids, values = self._table.adjustments(slots, positions, history) or (None, None, None)
         masks = self._table.masks(slots, masks)
         self._sampler.run(

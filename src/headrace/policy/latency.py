@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from headrace.core.batch import Batch, BoolArray
+from headrace.core.batch import Batch
 
 Matrix = npt.NDArray[np.float64]
 
@@ -45,31 +45,16 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, batch: Batch) -> StepWork:
-        starts, counts = batch.starts, batch.counts
-        if len(counts) == 1:
-            return cls._of_one(int(starts[0]), int(counts[0]), len(batch.logit_entry), batch.logit_sample)
-        tokens, requests, rows = int(counts.sum()), len(counts), len(batch.logit_entry)
-        context = int(starts.sum(dtype=np.int64)) + requests
-        if tokens == requests:
-            return cls(tokens, requests, context, 0.0, rows, int(np.count_nonzero(batch.logit_sample)))
-        long = counts > 1
-        start, count = starts[long].astype(np.float64), counts[long].astype(np.float64)
-        return cls(
-            tokens,
-            requests,
-            context - int(start.sum()) - len(start),
-            float((count * (start + count / 2)).sum()),
-            rows,
-            int(np.count_nonzero(batch.logit_sample)),
-            len(start),
-        )
-
-    @classmethod
-    def _of_one(cls, start: int, count: int, rows: int, sample: BoolArray) -> StepWork:
-        sampled = int(np.count_nonzero(sample))
-        if count == 1:
-            return cls(1, 1, start + 1, 0.0, rows, sampled)
-        return cls(count, 1, 0, count * (start + count / 2), rows, sampled, 1)
+        starts, counts = batch.starts.tolist(), batch.counts.tolist()
+        tokens, requests, rows = sum(counts), len(counts), len(batch.logit_entry)
+        context, pairs, longer = sum(starts) + requests, 0.0, 0
+        if tokens > requests:
+            for start, count in zip(starts, counts, strict=True):
+                if count > 1:
+                    context -= start + 1
+                    pairs += count * (start + count / 2)
+                    longer += 1
+        return cls(tokens, requests, context, pairs, rows, batch.logit_sample.tobytes().count(1), longer)
 
     def shared(self, parts: int) -> StepWork:
         """The largest of so many equal parts."""

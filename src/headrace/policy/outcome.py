@@ -79,13 +79,13 @@ def take_in(
 
 def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
     """take_in() where no request ends; None, and nothing done, if one might."""
-    tokens = output.tokens
-    if step.final or output.failed.any() or any((column == tokens).any() for column in steady.stops):
+    tokens = output.tokens.tolist()
+    if step.final or 1 in output.failed.tobytes() or not steady.ending.isdisjoint(tokens):
         return None
     roster.slots.done[steady.at] = step.ends
-    roster.slots.tokens[steady.at, step.ends] = tokens
+    roster.slots.tokens[steady.at, step.ends] = output.tokens
     roster.counters.generated_tokens += len(tokens)
-    return deltas.named(steady.request_ids, tokens)
+    return [OutputDelta(name, [token]) for name, token in zip(steady.request_ids, tokens, strict=True)]
 
 
 def _take_in_guessed(
@@ -93,25 +93,23 @@ def _take_in_guessed(
 ) -> list[OutputDelta] | None:
     """take_in() of a step with guesses where no request ends; None, and nothing done, if one might, or if one that has
     no guesses was computed further meanwhile."""
-    state, ends, starts = roster.slots, step.ends.tolist(), step.batch.starts.tolist()
-    if np.count_nonzero(state.computed.take(steady.at) != step.ends):
+    state, at, ends = roster.slots, steady.at, step.ends.tolist()
+    if state.computed.take(at).tolist() != ends:
         return None
-    proven = prove(state, step, output)
-    last = state.last.take(steady.at).tolist()
+    proven = prove(state, step, output, steady.ending)
     for one in proven:
         ends[one.entry] -= one.count - one.accepted
-        if one.broken or one.stopped or ends[one.entry] >= last[one.entry]:
+        if one.broken or one.stopped or ends[one.entry] >= steady.last[one.entry]:
             return None
     for one in proven:
-        first = starts[one.entry] + 1
-        state.tokens[one.slot, first : first + len(one.sampled)] = one.sampled
         if one.count:
             speculation.learn(one.slot, int(steady.serials[one.entry]), one.accepted)
-    step.ends[:] = ends
-    at = steady.at
+    # What is named after the ends is named again.
+    state.tokens[step.sampled, step.index] = output.tokens
     state.drafting[at] = False
+    step.ends, known = np.array((ends, [end + 1 for end in ends]), np.int32)
     state.done[at] = state.computed[at] = step.ends
-    state.known[at] = step.ends + 1
+    state.known[at] = known
     sent = [
         OutputDelta(name, one.sampled, drafted=one.count, accepted=one.accepted)
         for name, one in zip(steady.request_ids, proven, strict=True)

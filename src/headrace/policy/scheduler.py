@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import add
 
 import numpy as np
 
-from headrace.core.batch import EMPTY, Batch, BatchOutput, IntArray, SlotJoin
+from headrace.core.batch import EMPTY, Batch, BatchOutput, BoolArray, IntArray, SlotJoin
 from headrace.core.disk import DiskResult
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import StepBudget, TimeTarget
 from headrace.policy.forms import Forms
 from headrace.policy.intake import Intake
+from headrace.policy.latency import StepWork
 from headrace.policy.moves import Move
 from headrace.policy.outcome import take_in
 from headrace.policy.plan import Plan
@@ -65,6 +67,7 @@ class Scheduler:
         self._speculation = speculation
         self._intake = Intake(self._roster, self._patience)
         self._num_steps = 0
+        self._sampling: BoolArray = np.ones(budget, np.bool_)
         self._steady: Steady | None = None
         self._calm_order: IntArray | None = None
 
@@ -143,9 +146,7 @@ class Scheduler:
         step = self.steps.popleft()
         sent = take_in(self._roster, step, output, self._speculation)
         if step.drafted is not None and step.steady is not None:
-            steady = step.steady
-            steady.stand_at(self.slots.done.take(steady.at), self.slots.last.take(steady.at))
-            steady.room = self.blocks.room(steady.slots, steady.ends)
+            step.steady.stand_at(step.ends)
         self.look_again()
         return sent
 
@@ -257,7 +258,9 @@ class Scheduler:
             steps=steps,
         )
         final = steady.left <= 0
-        step = Step(batch, ends, steady.serials, steady.slots, ends, [], self._roster.departures, None, steady, final)
+        count, gone = len(ends), self._roster.departures
+        work = StepWork(count, count, steady.context, 0.0, count, count) if steps == 1 else None
+        step = Step(batch, ends, steady.serials, steady.slots, ends, [], gone, None, steady, final, work)
         self.steps.append(step)
         return batch
 
@@ -274,7 +277,7 @@ class Scheduler:
             if not self.blocks.grow(steady.slots, steady.ends + steady.ones):
                 return None
             steady.room = self.blocks.room(steady.slots, steady.ends)
-        drafts = self._draft(plan, self._budget - len(steady.slots), steady=True)
+        drafts = self._draft(plan, self._budget - len(steady.slots), steady)
         if drafts is not None:
             return self._begin(plan, (), drafts, steady)
         steady.advance()
@@ -341,14 +344,15 @@ class Scheduler:
         joins += [one.join for one in newcomers]
         return plan.without(gone).adding([(one.join.slot, one.start, one.count) for one in newcomers])
 
-    def _draft(self, plan: Plan, left: int, *, steady: bool = False) -> Drafts | None:
+    def _draft(self, plan: Plan, left: int, steady: Steady | None = None) -> Drafts | None:
         """At most `left` guesses to compute beside the plan, if there is room. Nobody gives way to a guess."""
         if self._speculation is None or not len(plan.slots):
             return None
-        drafts = self._speculation.draft(self.slots, plan, left, self.blocks, steady=steady)
-        if drafts is None or not self.blocks.grow(plan.slots, plan.starts + plan.counts + drafts.counts):
-            return None
-        return drafts
+        drafts = self._speculation.draft(self.slots, plan, left, self.blocks, steady=steady is not None)
+        if drafts is None or (steady is not None and steady.room > max(drafts.counts)):
+            return drafts
+        more: IntArray = np.array(drafts.counts, np.int32)
+        return drafts if self.blocks.grow(plan.slots, plan.starts + plan.counts + more) else None
 
     def _begin(
         self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None = None, steady: Steady | None = None
@@ -356,24 +360,30 @@ class Scheduler:
         """steady: what is known of the plan's requests, if they are those of the last step and all decode."""
         state = self.slots
         slots, starts, counts = plan.slots, plan.starts, plan.counts
-        ends = starts + counts
         placed = drafted = None
         if steady is None:
+            ends = starts + counts
             entries = (ends == state.known.take(slots)).nonzero()[0].astype(np.int32)
             everywhere = len(entries) == len(slots)
             sampled = slots if everywhere else slots[entries]
             index = ends if everywhere else ends[entries]
             serials = state.serial.take(slots)
         else:
-            entries, everywhere, sampled, index, serials = steady.entries, True, slots, ends, steady.serials
-        if drafts is not None:
-            placed, drafted = drafts.placed(slots, ends), drafts.counts
-            entries, sampled, index = drafts.rows(entries, sampled, index)
-            state.drafting[slots] = drafted > 0
-            counts, ends = counts + drafted, ends + drafted
+            entries, everywhere, serials = steady.entries, True, steady.serials
+        if drafts is None:
+            before = index - 1
+        else:
+            whose, many = slots.tolist(), counts.tolist()
+            first = [start + count for start, count in zip(starts.tolist(), many, strict=True)]
+            placed = drafts.placed(whose, first)
+            entries, sampled, index, before = drafts.rows(entries.tolist(), whose, first)
+            more = drafts.counts
+            drafted, counts, ends = np.array((more, [*map(add, many, more)], [*map(add, first, more)]), np.int32)
+            state.drafting[slots] = drafted
         state.computed[slots] = ends
-        state.known[sampled] = index + 1 if drafts is None else state.computed.take(sampled) + 1
-        rows = LogitRows(entries, index - 1, np.ones(len(sampled), np.bool_), state.top.take(sampled), [])
+        # The last row of a slot names its last token.
+        state.known[sampled] = index + np.int32(1)
+        rows = LogitRows(entries, before, self._sampling[: len(sampled)], state.top.take(sampled), [])
         if self._roster.scoring:
             rows = self._roster.scoring.add_rows(rows, slots, starts, ends)
         self._num_steps += 1

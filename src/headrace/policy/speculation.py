@@ -10,11 +10,13 @@ every position has odds of its own, and the cost of rows is measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.core.batch import EMPTY, BoolArray, DraftTokens, IntArray
 from headrace.core.request import FinishReason
@@ -46,8 +48,7 @@ _LEAST_ODDS = 0.05
 """Guesses that are this unlikely are not computed even where a row costs nothing that can be measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What a drafter sees of a request: its named tokens (prompt first, int32 [n]), whose slot it has (slot and serial
     together name it), and the namespace within which past texts may be used. most: tokens to propose at most; least:
     odds of the first below which none of them is of use. seed: of what is sampled. blocks int32 [groups, n]: its KV
@@ -60,11 +61,10 @@ class Context:
     most: int
     least: float = 0.0
     seed: int = 0
-    blocks: IntArray = field(default_factory=lambda: EMPTY)
+    blocks: IntArray = EMPTY
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True, gc=False):
     """tokens that may follow, and for each the odds that it and all before it are what the model generates."""
 
     tokens: Sequence[int]
@@ -89,38 +89,31 @@ class Drafter(Protocol):
         """A request has ended with these tokens; later ones of its namespace may resemble it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """counts int32 [entries]: draft tokens for each entry of a plan; tokens: theirs, entry after entry."""
+class Drafts(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """counts: draft tokens for each entry of a plan; tokens: theirs, entry after entry. What is made of them is made of
+    lists: to build one array of few numbers takes as long as to add two."""
 
-    counts: IntArray
-    tokens: IntArray
+    counts: list[int]
+    tokens: list[int]
 
-    def rows(self, entries: IntArray, sampled: IntArray, index: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Rows that sample once the drafts are computed too: row i of an entry without them, which names token
-        index[i], becomes one for each place of a draft token and the one after."""
-        if len(entries) == 1:
-            times = int(self.counts[entries[0]]) + 1
-            first = int(index[0])
-            return (
-                np.full(times, entries[0], np.int32),
-                np.full(times, sampled[0], np.int32),
-                np.arange(first, first + times, dtype=np.int32),
-            )
-        many = self.counts[entries] + 1
-        begin = np.cumsum(many) - many
-        within = (np.arange(int(many.sum())) - np.repeat(begin, many)).astype(np.int32)
-        return np.repeat(entries, many), np.repeat(sampled, many), np.repeat(index, many) + within
+    def rows(self, entries: list[int], slots: list[int], ends: list[int]) -> IntArray:
+        """Rows that sample once the drafts are computed too, int32 [4, rows]: entry, slot, which token of it the row
+        names, and the position before. entries: those that sample; slots, ends: of all entries, without drafts."""
+        rows = [
+            (entry, slots[entry], at, at - 1)
+            for entry in entries
+            for at in range(ends[entry], ends[entry] + self.counts[entry] + 1)
+        ]
+        return np.array(list(zip(*rows, strict=True)), np.int32)
 
-    def placed(self, slots: IntArray, ends: IntArray) -> DraftTokens:
+    def placed(self, slots: list[int], ends: list[int]) -> DraftTokens:
         """Where they stand: those of entry i from position ends[i] on."""
-        if len(slots) == 1:
-            count, end = len(self.tokens), int(ends[0])
-            at: IntArray = np.arange(end, end + count, dtype=np.int32)
-            return DraftTokens(np.full(count, slots[0], np.int32), at, self.tokens)
-        first = np.cumsum(self.counts) - self.counts
-        within = np.arange(len(self.tokens), dtype=np.int32) - np.repeat(first, self.counts).astype(np.int32)
-        return DraftTokens(np.repeat(slots, self.counts), np.repeat(ends, self.counts) + within, self.tokens)
+        where = [
+            (slot, at)
+            for slot, end, count in zip(slots, ends, self.counts, strict=True)
+            for at in range(end, end + count)
+        ]
+        return DraftTokens(*np.array([*zip(*where, strict=True), self.tokens], np.int32))
 
 
 @dataclass(slots=True)
@@ -135,8 +128,7 @@ class DraftCounters:
     saved_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
+class _Computed(msgspec.Struct, frozen=True, gc=False):
     """Drafts of a step under way: their odds, the seconds that a token takes without drafts, and that a draft took."""
 
     odds: Sequence[float]
@@ -172,8 +164,7 @@ class _Record:
         return min(1.0, (self.hits + prior * general) / (self.hopes + prior))
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
+class _Member(msgspec.Struct, frozen=True, gc=False):
     """An entry of a plan that decodes, and whose: what stays the same while it does."""
 
     entry: int
@@ -187,16 +178,17 @@ class _Member:
 
 @dataclass(slots=True)
 class _Crew:
-    """Whom to guess for in steps of the same requests. rows, sampled: what such a step computes without guesses.
-    idle_until: the step before which nobody is looked at, after none was worth asking for
-    by the cost curves of so many draws."""
+    """Whom to guess for in steps of the same requests. rows, sampled: what such a step computes without guesses. By the
+    cost curves of so many draws: least, the odds that a first guess must have, and idle_until, the step before which
+    nobody is looked at, after none was worth asking for."""
 
     slots: IntArray
     rows: int
     sampled: int
     members: list[_Member]
+    draws: int = -1
+    least: float = 0.0
     idle_until: int = 0
-    draws: int = 0
 
 
 class Speculation:
@@ -211,7 +203,7 @@ class Speculation:
         # That of all requests together stands for one that has none yet.
         self._all = _Record(-1, 0)
         # Slots worth waiting for, so that their last token is named when the next step is put together.
-        self._eager: BoolArray = np.zeros(num_slots, np.bool_)
+        self._eager: set[int] = set()
         self._steps = 0
         self._crew: _Crew | None = None
         self._pending: dict[tuple[int, int], _Computed] = {}
@@ -244,7 +236,9 @@ class Speculation:
         crew = self._crew
         if not steady or crew is None or crew.slots is not plan.slots:
             crew = self._crew = self._gather(state, plan)
-        if (crew.idle_until > self._steps and crew.draws == self.cost.draws) or not crew.members or left <= 0:
+        if crew.draws != self.cost.draws:
+            crew.draws, crew.idle_until, crew.least = self.cost.draws, 0, self._least_odds(crew)
+        if crew.idle_until > self._steps or not crew.members or left <= 0:
             return None
         # What guesses cost is told by comparison; steps with chunks of prompts are not measured.
         if crew.rows == crew.sampled and not self.cost.knows(crew.rows):
@@ -275,22 +269,23 @@ class Speculation:
         total = sum(kept)
         if not total:
             return None
-        counts: IntArray = np.zeros(len(plan.slots), np.int32)
+        counts = [0] * len(starts)
         plain = self.cost.seconds(crew.rows)
         worth = plain / crew.sampled
-        price = (self.cost.seconds(crew.rows + total, drafted=True) - plain) / total
+        price = plain * (self.cost.relative(crew.rows, total)[total] - 1) / total
         tokens: list[int] = []
         for member, proposal, n in zip(chosen, proposals, kept, strict=True):
             if n:
                 counts[member.entry] = n
                 tokens += proposal.tokens[:n]
                 self._pending[member.slot, member.record.serial] = _Computed(proposal.odds[:n], worth, price)
-        return Drafts(counts, np.array(tokens, np.int32))
+        return Drafts(counts, tokens)
 
     def holds(self, state: Slots, slots: IntArray) -> BoolArray:
         """Which of these slots wait for a step under way: its drafts are not proven, or its token is not named and
         guessing after it promises more than computing on."""
-        waits: BoolArray = self._eager.take(slots) & (state.computed.take(slots) > state.done.take(slots))
+        eager = np.array([slot in self._eager for slot in slots.tolist()], np.bool_)
+        waits: BoolArray = eager & (state.computed.take(slots) > state.done.take(slots))
         return waits | state.drafting.take(slots)
 
     def learn(self, slot: int, serial: int, accepted: int | None) -> None:
@@ -300,8 +295,10 @@ class Speculation:
             return
         drafted = len(computed.odds)
         # Each token was expected to follow those before it; what follows the first wrong one says nothing.
-        tried = computed.odds[: accepted + 1]
-        hope = sum(odds / before for odds, before in zip(tried, (1.0, *tried), strict=False))
+        hope, before = 0.0, 1.0
+        for odds in computed.odds[: accepted + 1]:
+            hope += odds / before
+            before = odds
         self._record(slot, serial).note(accepted, hope, _FADE)
         self._all.note(accepted, hope, _REST)
         self._all.failed = 0
@@ -310,9 +307,10 @@ class Speculation:
         counters.saved_seconds += accepted * computed.worth - drafted * computed.price
         counters.proposed += drafted
         counters.accepted += accepted
-        counters.by_position += [0] * (accepted - len(counters.by_position))
+        by_position = counters.by_position
+        by_position += [0] * (accepted - len(by_position))
         for position in range(accepted):
-            counters.by_position[position] += 1
+            by_position[position] += 1
 
     def follow(self, moves: Iterable[Move]) -> None:
         """Let the drafter remember what ended well."""
@@ -341,7 +339,7 @@ class Speculation:
         contexts: list[Context] = []
         chosen: list[_Member] = []
         trusts: list[float] = []
-        least = self._least_odds(crew)
+        least, eager = crew.least, self._eager
         self._all.rest(self._steps)
         general = self._all.trust(_HOPE, _PRIOR_ALL)
         hoping = False
@@ -349,9 +347,10 @@ class Speculation:
             record = member.record
             record.rest(self._steps)
             trust = record.trust(general)
-            self._eager[member.slot] = eager = trust * _SURE >= least and record.quiet_until <= self._steps
-            if not eager:
+            if trust * _SURE < least or record.quiet_until > self._steps:
+                eager.discard(member.slot)
                 continue
+            eager.add(member.slot)
             hoping = True
             end = starts[member.entry] + 1
             most = min(member.most, member.last - end)
@@ -363,8 +362,8 @@ class Speculation:
                 chosen.append(member)
                 trusts.append(trust)
         if not hoping:
-            crew.idle_until, crew.draws = self._steps + _IDLE, self.cost.draws
-            self._eager[crew.slots] = False
+            crew.idle_until = self._steps + _IDLE
+            eager.difference_update(crew.slots.tolist())
         return contexts, chosen, trusts
 
     def _record(self, slot: int, serial: int) -> _Record:

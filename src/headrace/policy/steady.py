@@ -4,6 +4,8 @@ costs what changes: ends that rise by one, and blocks for those slots whose turn
 It holds until a request joins or leaves, or the first one reaches its last position.
 """
 
+from operator import sub
+
 import msgspec
 import numpy as np
 
@@ -34,13 +36,17 @@ class Steady:
         self.top = state.top.take(slots)
         self.serials = state.serial.take(slots)
         self.request_ids: list[str] = state.request_ids[slots].tolist()
-        self.stops: list[IntArray] = []
+        # Whatever token ends one of its requests.
+        self.ending: frozenset[int] = frozenset()
         if state.stopping:
-            self.stops = [column for column in state.stops[slots].T.copy() if (column >= 0).any()]
+            self.ending = frozenset(state.stops[slots].ravel().tolist()) - {-1}
         self.plain = not state.many_stops and (not state.reporting or int(self.top.max()) < 0)
         # Steps that may be begun before some slot has no position left.
-        self.left = min((state.last.take(slots) - ends).tolist())
-        # Steps that may be begun before some slot needs a block, as far as is known: for who does not ask crossing().
+        self.last: list[int] = state.last.take(slots).tolist()
+        self.left = min(map(sub, self.last, ends.tolist()))
+        # Positions computed of all of them together.
+        self.context = sum(ends.tolist())
+        # Steps that may be begun before some slot needs a block, at least: for who does not ask crossing().
         self.room = 0
         self._age = 0
         self._turns: list[int]
@@ -62,17 +68,20 @@ class Steady:
         self._by_turn = slots.take(by_turn)
         self._index = (ends.take(by_turn) + ordered) // block_size
 
-    def stand_at(self, ends: IntArray, last: IntArray) -> None:
-        """Go on from these ends, which did not rise alike: guesses came true. last: of its slots (Slots). From here on
-        blocks are given by need; crossing() means nothing any more."""
+    def stand_at(self, ends: IntArray) -> None:
+        """Go on from these ends, which did not rise alike: guesses came true. From here on blocks are given by need;
+        crossing() means nothing any more."""
+        before, after = self.ends.tolist(), ends.tolist()
         self.ends = ends
-        self.left = int((last - ends).min())
+        self.left = min(map(sub, self.last, after))
+        self.room -= max(map(sub, after, before))
+        self.context = sum(after)
 
     @property
     def work(self) -> StepWork:
         """What the next step computes."""
         count = len(self.slots)
-        return StepWork(count, count, int(self.ends.sum(dtype=np.int64)) + count, 0.0, count, count)
+        return StepWork(count, count, self.context + count, 0.0, count, count)
 
     def crossing(self) -> tuple[IntArray, IntArray]:
         """Slots that need a block in the next step, and its index in their tables."""
@@ -98,6 +107,7 @@ class Steady:
         if self._age == lap * self._block_size + self._turns[place]:
             self._next += 1
         self.ends = self.ends + np.int32(steps)
+        self.context += steps * len(self.slots)
         self._age += steps
         self.left -= steps
         self.room -= steps

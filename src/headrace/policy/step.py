@@ -3,17 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace.core.batch import Batch, BoolArray, IntArray
+from headrace.policy.latency import StepWork
 from headrace.policy.steady import Steady
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct, eq=False):
     """A batch under way. Row j < len(sampled) names token `index[j]` of slot `sampled[j]`; the rows after them
     score prompts: (slot, rows) in order. ends: first positions that its entries leave uncomputed. serials: whose
     the slots of its entries were. departures: how many requests had left their slot when it was begun; if none has
     since, all serials still hold. drafted: draft tokens of each entry, whose ends count them all until they are proven.
-    steady: set if it was one more of the same; then `final` says whether some request takes its last token."""
+    steady: set if it was one more of the same; then `final` says whether some request takes its last token. work: what
+    it computes, where that is known without looking."""
 
     batch: Batch
     ends: IntArray
@@ -25,6 +28,7 @@ class Step:
     drafted: IntArray | None = None
     steady: Steady | None = None
     final: bool = False
+    work: StepWork | None = None
 
     def alive(self, serial: IntArray) -> BoolArray:
         """Which entries still belong to the request that they were made for; serial: of all slots, as it is now."""

@@ -5,6 +5,7 @@ it is what would have been generated, and the first that differs ends what may b
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from headrace.core.batch import BatchOutput, BoolArray
@@ -14,8 +15,7 @@ from headrace.policy.speculation import Speculation
 from headrace.policy.step import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Proven:
+class Proven(msgspec.Struct, frozen=True, gc=False):
     """Of `count` draft tokens of an entry, whose rows begin at `row`, so many came true. sampled: what these rows and
     the one after bring. broken: the last of them failed. stopped: it ends the request."""
 
@@ -29,24 +29,19 @@ class Proven:
     stopped: bool
 
 
-def prove(state: Slots, step: Step, output: BatchOutput) -> list[Proven]:
-    """What became of each entry's draft tokens; with none of them where every entry of a steady step is meant."""
+def prove(state: Slots, step: Step, output: BatchOutput, ending: frozenset[int] | None = None) -> list[Proven]:
+    """What became of the draft tokens of each entry that samples. ending: tokens to stop at, None for those that end
+    the entry's request."""
     assert step.drafted is not None and step.batch.drafts is not None
     counts = step.drafted.tolist()
     drafted, sampled, failed = step.batch.drafts.token.tolist(), output.tokens.tolist(), output.failed.tolist()
-    slots = step.batch.slots.tolist()
-    if step.steady is not None:
-        entries = list(range(len(counts)))
-        stopping = bool(step.steady.stops) or bool(state.many_stops)
-    else:
-        entries, stopping = np.flatnonzero(step.drafted).tolist(), True
-        first_rows = np.searchsorted(step.batch.logit_entry[: len(step.sampled)], entries).tolist()
+    slots, entries = step.batch.slots.tolist(), step.batch.logit_entry.tolist()
     proven = []
     at = row = 0
-    for n, entry in enumerate(entries):
+    while row < len(step.sampled):
+        entry = entries[row]
         slot, count = slots[entry], counts[entry]
-        row = row if step.steady is not None else first_rows[n]
-        stops = _stops(state, slot) if stopping else frozenset()
+        stops = _stops(state, slot) if ending is None else ending
         accepted = 0
         # Nothing is kept after a token that ends the request, or after one that means nothing.
         while (

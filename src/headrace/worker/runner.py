@@ -66,9 +66,9 @@ class Runner:
             self._moved = batch
         if len(batch.slots) == 0:
             return empty_output(batch.step, 0, -1)
-        inputs, positions = self._inputs, batch.logit_position + 1
+        inputs = self._inputs
         inputs.fill(batch)
-        self._grammars.begin(inputs.logit_slots, positions, batch.logit_sample, inputs.tokens)
+        self._grammars.begin(inputs.logit_slots, inputs.logit_positions, batch.logit_sample, inputs.tokens)
         try:
             logits = self._program.run()
         finally:
@@ -79,7 +79,7 @@ class Runner:
             batch.step,
             logits,
             inputs.logit_slots,
-            positions,
+            inputs.logit_positions,
             batch.logit_sample,
             batch.logit_top,
             inputs.tokens,
@@ -88,5 +88,5 @@ class Runner:
         if form is not None and form.faults:
             output.failed[list(form.faults)] = True
             output.reasons.update(form.faults)
-        inputs.record(positions, output.tokens)
+        inputs.record(batch.logit_sample, output.tokens)
         return output
