@@ -142,7 +142,7 @@ def _warm_when_idle(grammars: GrammarCompiler, service: Service) -> None:
         asyncio.get_running_loop().call_later(WARM_AFTER_S, _warm_when_idle, grammars, service)
     else:
         grammars.warm()
-        exposition()
+        asyncio.get_running_loop().run_in_executor(None, exposition)
 
 
 def server_settings(config: Config, text: TextModel) -> ServerSettings:

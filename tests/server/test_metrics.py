@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.fake_engine import FakeEngine, endless
 from tests.server.serving import CHAT, MODEL, user
 
 from headrace.engine.wire import Stats
 from headrace.policy.histogram import HistogramCounts
+from headrace.server import exposition
 
 
 async def scrape(client: httpx.AsyncClient) -> dict[str, float]:
@@ -42,6 +46,17 @@ async def test_engine_gauges_and_counters(client: httpx.AsyncClient, engine: Fak
         "headrace:prefix_cache_hits_total": 40,
     }
     assert {name: found[name] for name in expected} == expected
+
+
+async def test_no_stream_waits_while_metrics_are_told(
+    client: httpx.AsyncClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(
+        "headrace.server.metrics.exposition", lambda: threads.append(threading.current_thread()) or exposition
+    )
+    await scrape(client)
+    assert threads and threading.current_thread() not in threads
 
 
 async def test_waits_by_class_refusals_and_histograms(client: httpx.AsyncClient, engine: FakeEngine) -> None:
