@@ -5,8 +5,9 @@ its model are named; its child script is in benchmarks/peers/.
     python benchmarks/peers.py --llama-cpp PYTHON MODEL.gguf --openvino PYTHON FOLDER --rounds 3 --json peers.json
 
 --memory adds a turn for each in which it runs the batch alone, and the most memory it took: the proportional set sizes
-(shared pages counted by shares) of all its processes together. --only long is eight requests of 8,000 tokens. Below
-the table stands what Headrace reaches of the limits measured on this machine (peers/limits.py).
+(shared pages counted by shares) of all its processes together. --prompts FILE answers real prompts one after the other,
+plainly and, in turns of their own, with each engine's guessing by lookup. --only long is eight requests of 8,000
+tokens. Below the table stands what Headrace reaches of the limits measured on this machine (peers/limits.py).
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from limits import report_limits  # noqa: E402
 from protocol import Task  # noqa: E402
 
 from headrace.bench.perplexity import cut_windows  # noqa: E402
+from headrace.bench.prompt_files import read_prompts  # noqa: E402
+from headrace.commands.bench_speculation import encode_prompt  # noqa: E402
 from headrace.commands.evaluate import tokenize_file  # noqa: E402
 from headrace.core.config import Config  # noqa: E402
 from headrace.models.sources import locate_model  # noqa: E402
+from headrace.models.text import load_text  # noqa: E402
 
 PEERS = {"llama-cpp": "run_llama_cpp.py", "openvino": "run_openvino.py", "vllm": "run_vllm.py"}
 # name of the workload: (column, requests, prompt tokens, generated tokens)
@@ -46,10 +50,13 @@ WORKLOADS = {
 USUAL = ["single", "batch", "prefill"]
 COLUMNS = {
     **{name: column for name, (column, *_) in WORKLOADS.items()},
+    "texts": "prompts one by one, out tok/s",
     "ready_s": "ready, s",
     "peak_mib": "peak, MiB",
     "perplexity": "perplexity",
 }
+PLAIN_ONLY = ("vllm",)
+"""Whose child script does not guess."""
 LESS_IS_BETTER = ("ready_s", "perplexity", "peak_mib")
 SAMPLE_S = 0.05
 
@@ -65,6 +72,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--memory", action="store_true", help="also measure the peak memory of the batch")
     parser.add_argument("--scale", type=int, default=1, help="divide every length by this, to try the drivers")
     parser.add_argument("--text", type=Path, help="also measure perplexity on this file (.gz too), in the first round")
+    parser.add_argument("--prompts", type=Path, help="also answer these prompts one by one (bench speculation's files)")
+    parser.add_argument("--per-category", type=int, default=1, help="of --prompts")
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--json", type=Path)
@@ -143,17 +152,24 @@ def text_windows(model: str, text: Path, window: int, windows: int) -> list[list
     return cut_windows(tokenize_file(located.model, text), window, windows)
 
 
+def read_texts(model: str, file: Path, per_category: int) -> list[list[int]]:
+    """Prompts as Headrace tokenizes them; every engine answers these ids."""
+    text = load_text(Path(locate_model(Config(model=model)).model))
+    return [encode_prompt(text, prompt) for prompt in read_prompts(file, per_category)]
+
+
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
     names = {name for figures in rounds for name in figures}
     return {name: statistics.median([f[name] for f in rounds if name in f]) for name in names}
 
 
 def table(results: dict[str, dict[str, float]]) -> str:
-    """A Markdown table; beside each peer's figure, how many times better Headrace is."""
+    """A Markdown table; beside each peer's figure, how many times better Headrace is, guessing if the peer does."""
     shown = [name for name in COLUMNS if any(name in figures for figures in results.values())]
     lines = ["| engine | " + " | ".join(COLUMNS[name] for name in shown) + " |", "|---" * (len(shown) + 1) + "|"]
-    ours = results["headrace"]
     for engine, figures in results.items():
+        _, comma, guessing = engine.partition(",")
+        ours = results["headrace" + comma + guessing]
         cells = [cell(name, figures.get(name), ours.get(name) if figures is not ours else None) for name in shown]
         lines.append(f"| {engine} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -200,10 +216,16 @@ def main() -> None:
     windows: list[list[int]] = []
     if arguments.text is not None:
         windows = text_windows(arguments.model, arguments.text, arguments.window, arguments.windows)
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+    texts = read_texts(arguments.model, arguments.prompts, arguments.per_category) if arguments.prompts else []
+    turns = [(name, name, False) for name in engines]
+    if texts:
+        turns += [(f"{name}, guessing", name, True) for name in engines if name not in PLAIN_ONLY]
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name, _, _ in turns}
     for index in range(arguments.rounds):
-        for name, (python, script, model) in engines.items():
-            task = Task(model, arguments.threads, wanted, windows if index == 0 else [])
+        for name, engine, guessing in turns:
+            python, script, model = engines[engine]
+            scored = windows if index == 0 and not guessing else []
+            task = Task(model, arguments.threads, [] if guessing else wanted, scored, texts=texts, guessing=guessing)
             figures = run_one(python, script, task)
             if name == "headrace":
                 figures["ready_s"] = server_ready_s(model, arguments.threads)

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+TEXT_TOKENS = 256
+
 
 @dataclass
 class Task:
     """model: what the engine loads. windows: token ids to score, empty for none. started: when the parent began this
-    process (time.time()). shapes: (name, requests, prompt tokens, generated tokens)."""
+    process (time.time()). shapes: (name, requests, prompt tokens, generated tokens). texts: prompts to answer one after
+    the other, in TEXT_TOKENS each; guessing: whether the engine is to guess ahead by looking up."""
 
     model: str
     threads: int
@@ -27,6 +30,8 @@ class Task:
     started: float = 0.0
     seed: int = 0
     vocabulary: tuple[int, int] = (100, 40000)
+    texts: list[list[int]] = field(default_factory=list)
+    guessing: bool = False
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
@@ -61,6 +66,11 @@ def run_child(load: Callable[[Task], tuple[Generate, Score | None]]) -> None:
             raise SystemExit(f"{name}: {made} tokens were generated, not {requests * output_len}")
         # A workload of one token each measures its prompts.
         figures[name] = (requests * prompt_len if output_len == 1 else made) / elapsed
+    if task.texts:
+        generate(task.texts[:1], 8)
+        begun = time.perf_counter()
+        made = sum(generate([text], TEXT_TOKENS) for text in task.texts)
+        figures["texts"] = made / (time.perf_counter() - begun)
     if task.windows and score is not None:
         scores = [score(window) for window in task.windows]
         figures["perplexity"] = math.exp(-math.fsum(map(math.fsum, scores)) / sum(map(len, scores)))

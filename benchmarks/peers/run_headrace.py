@@ -8,7 +8,12 @@ from headrace import LLM, SamplingParams
 
 
 def load(task: Task) -> tuple[Generate, Score]:
-    llm = LLM(model=task.model, threads=task.threads, enable_prefix_caching=False)
+    llm = LLM(
+        model=task.model,
+        threads=task.threads,
+        enable_prefix_caching=False,
+        speculate="suffix" if task.guessing else "none",
+    )
 
     def generate(prompts: list[list[int]], output_len: int) -> int:
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)

@@ -98,7 +98,7 @@ def speculation(
     asked: dict[str, list[Asked]] = {}
     read = [one for file in files for one in read_prompts(file, max(per_category, *batches))]
     for prompt in read:
-        asked.setdefault(prompt.category, []).append(Asked(_encode(text, prompt)))
+        asked.setdefault(prompt.category, []).append(Asked(encode_prompt(text, prompt)))
     if edits:
         texts = [prompt.text for prompt in read if prompt.plain] or [prompt.text for prompt in read]
         asked[EDITS] = edited_twice(
@@ -132,7 +132,8 @@ def speculation(
         draw_bars(plot, _panels(report), columns=4)
 
 
-def _encode(text: TextModel, prompt: Prompt) -> list[int]:
+def encode_prompt(text: TextModel, prompt: Prompt) -> list[int]:
+    """As the question it asks, or as it stands if it is to be continued."""
     if prompt.plain or text.chat_template is None:
         return text.tokenizer.encode(prompt.text)
     return text.chat_template.encode([{"role": "user", "content": prompt.text}])
