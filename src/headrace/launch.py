@@ -62,7 +62,8 @@ def build_engine(config: Config, *, progress: Progress | None = None, drafter: D
             f"container's quota, got {threads}",
             field="threads",
         )
-    loaded, program, weights = _load(config, config.model, threads, available, progress)
+    loaded = load_model(Path(config.model))
+    program, weights = _load(config, loaded, threads, available, progress)
     groups, taken = loaded.spec.kv_groups, _weight_bytes(program, weights)
     activations = activation_bytes(program, config.max_num_batched_tokens, config.max_num_batched_tokens)
     draft, draft_weights = None, 0
@@ -136,10 +137,9 @@ def build_engine(config: Config, *, progress: Progress | None = None, drafter: D
 
 
 def _load(
-    config: Config, model: str, threads: int, available: int, progress: Progress | None
-) -> tuple[LoadedModel, Program, CpuWeights]:
+    config: Config, loaded: LoadedModel, threads: int, available: int, progress: Progress | None
+) -> tuple[Program, CpuWeights]:
     """A model's program, and its weights as the kernels read them."""
-    loaded = load_model(Path(model))
     _check_weights_fit(config, loaded, available)
     program = lower_model(loaded, config, config.max_model_len, threads=threads)
     weights = ready_weights(
@@ -152,8 +152,8 @@ def _load(
         progress=progress,
     )
     for note in program.notes:
-        _notes.warning("%s: %s", model, note)
-    return loaded, program, weights
+        _notes.warning("%s: %s", loaded.path, note)
+    return program, weights
 
 
 def _weight_bytes(program: Program, weights: CpuWeights) -> int:
@@ -166,17 +166,22 @@ def _draft_model(
     """The speculative_model, its KV groups as the engine keeps them, and the bytes of its weights."""
     model = config.speculative_model
     assert model is not None
-    loaded, program, weights = _load(config, model, threads, available, progress)
-    if loaded.spec.vocab_size != spec.vocab_size or not _same_tokens(config.model, model, spec.vocab_size):
+    loaded = load_model(Path(model))
+    longest, size = loaded.spec.max_position, loaded.spec.vocab_size
+    if size != spec.vocab_size or not _same_tokens(config.model, model, size):
+        others = "others" if size == spec.vocab_size else str(size)
         raise ConfigError(
             f"speculative_model must have the model's own {spec.vocab_size} tokens, so that what it guesses means the "
-            f"same: {model} has {loaded.spec.vocab_size}, or others",
+            f"same: {model} has {others}",
             field="speculative_model",
         )
+    program, weights = _load(config, loaded, threads, available, progress)
+    if longest < min(config.max_model_len or spec.max_position, spec.max_position):
+        _notes.warning("%s: it reads at most %d tokens, and longer texts get no guesses of it", model, longest)
     # It lags behind, and may yet need what lies behind its windows.
     groups = tuple(dataclasses.replace(group, window=None, noted=True) for group in loaded.spec.kv_groups)
     program.kv = tuple(dataclasses.replace(layout, noted=True) for layout in program.kv)
-    draft = DraftModel(program, cpu_device(threads, config.isa, weights), loaded.spec.max_position)
+    draft = DraftModel(program, cpu_device(threads, config.isa, weights), longest)
     return draft, groups, _weight_bytes(program, weights)
 
 

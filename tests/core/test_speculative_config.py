@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from headrace.core.config import Config
@@ -24,6 +26,7 @@ def read(**settings):
         ({"speculative_config": {"model": "small"}}, ("draft_model", 8, "small")),
         ({"speculative_config": {"method": "ngram", "model": None, "prompt_lookup_max": None}}, ("ngram", 8, None)),
         ({"speculate": "ngram", "speculative_config": {"method": "ngram"}}, ("ngram", 8, None)),
+        ({"speculate": "ngram", "speculative_config": {"num_speculative_tokens": 3}}, ("ngram", 3, None)),
     ],
 )
 def test_what_they_mean(settings, meant):
@@ -58,11 +61,16 @@ def test_what_they_mean(settings, meant):
             "speculative_config cannot be read: 'method' is given twice: give it once",
         ),
         ({"speculative_config": "[" * 100_000}, "speculative_config cannot be read: it is nested too deeply"),
+        (
+            {"speculative_config": {"num_speculative_tokens": 3}},
+            "speculative_config says not who guesses: give it a method (none, ",
+        ),
+        ({"speculative_config": {"model": ""}}, "speculative_model must not be empty"),
         ({"speculative_config": "[]"}, "speculative_config must be a JSON object"),
         ({"speculative_config": {"eagle": 1}}, "speculative_config has no 'eagle'; known are method"),
         ({"speculative_config": {"num_speculative_tokens": "5"}}, "num_speculative_tokens must be int, got '5'"),
     ],
 )
 def test_what_is_wrong_is_named(settings, words):
-    with pytest.raises(ConfigError, match=words.replace("[", r"\[")):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         read(**settings)

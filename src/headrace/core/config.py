@@ -153,7 +153,7 @@ class Config:
                 f"packed_cache_gib must be from 0 to {MAX_CACHE_GIB}, got {self.packed_cache_gib}",
                 field="packed_cache_gib",
             )
-        for name in ("host", "api_key", "served_model_name"):
+        for name in ("host", "api_key", "served_model_name", "model", "speculative_model"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} must not be empty: leave it out instead", field=name)
         for key in [] if self.api_key is None else self.api_key.split(","):
@@ -281,6 +281,11 @@ class Config:
                         field=name,
                     )
                 clean[name] = value
+            if clean.get("speculate") is None and clean.get("speculative_model") is None:
+                raise ConfigError(
+                    f"speculative_config says not who guesses: give it a method ({', '.join(DRAFTERS)}) or a model",
+                    field="speculative_config",
+                )
         if clean.get("speculative_model") is not None:
             clean.setdefault("speculate", "draft_model")
         return cls(**clean)
