@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args
 
 import msgspec
-import numpy as np
 
 from headrace.core.errors import ConfigError, shown
 
@@ -17,9 +17,11 @@ def typed(name: str, value: Any, kind: Any) -> Any:
     """The value as one of this type: an integer may stand for a float, numpy's numbers for Python's, and a str for a
     path. Raises ConfigError."""
     kinds = [kind] if not isinstance(kind, UnionType) else get_args(kind)
-    plain = value.item() if isinstance(value, np.generic) else value
-    if Path in kinds and isinstance(plain, Path):
-        return plain
+    plain = value
+    if type(value) not in (bool, int, float) and isinstance(value, Real):
+        plain = int(value) if isinstance(value, Integral) else float(value)
+    if Path in kinds and isinstance(value, Path):
+        return value
     try:
         return msgspec.convert(plain, Union[tuple(one for one in kinds if one is not Path)])  # noqa: UP007
     except msgspec.ValidationError:
