@@ -79,6 +79,19 @@ async def test_choices_are_counted_together():
     assert told(usage) == counted(engine)
 
 
+async def test_what_came_true_past_a_stop_string_is_not_counted():
+    engine = LocalEngine(drafter=TwoRight())
+    async with app_over(engine) as app, http(app) as client:
+        text = (await client.post(CHAT, json=user("Hello", **BODY))).json()["choices"][0]["message"]["content"]
+        before, said = engine.engine.drafting.accepted, 0
+        for stop in sorted(set(text)):
+            usage = (await client.post(CHAT, json=user("Hello", **BODY, stop=stop))).json()["usage"]
+            assert sum(told(usage)) > 0
+            assert told(usage)[0] <= usage["completion_tokens"]
+            said += told(usage)[0]
+    assert said < engine.engine.drafting.accepted - before
+
+
 @pytest.mark.parametrize(("path", "body"), ASKED, ids=["chat", "completions"])
 async def test_a_request_that_wants_no_guesses_gets_none_and_its_usage_says_nothing(path, body):
     engine = LocalEngine(drafter=TwoRight())

@@ -163,7 +163,8 @@ class Choice:
         self.token_ids += new.token_ids
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         self.drafted += delta.drafted
-        self.accepted += delta.accepted
+        # What came true past a stop string is no part of the answer.
+        self.accepted += min(delta.accepted, len(new.token_ids))
         if new.logprobs is not None:
             self.logprobs = self.logprobs or []
             self.logprobs += new.logprobs
