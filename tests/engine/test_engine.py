@@ -267,7 +267,7 @@ def test_it_learns_how_long_steps_take(depth):
         engine.add(request(f"r{i}", range(1, 3 + 5 * i), 12, seed=i), 0.0)
     while engine.has_work:
         engine.step(lambda: executor.now)
-    assert engine.latency.observed == engine.stats().step
+    assert engine.latency._observed == engine.stats().step
     assert engine.latency.error < 0.05
     for work in (StepWork(4, 4, 90, 0.0, 4, 4), StepWork(8, 4, 90, 25.0, 4, 4)):
         assert engine.latency.predict(work) == pytest.approx(takes(work), rel=0.05)

@@ -12,8 +12,9 @@ from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.batch import Batch, BlockCopies, BlockEdits, CopyKind, DraftTokens, SlotJoin
 from headrace.core.request import SamplingParams
+from headrace.ops.reference import ReferenceProgram
+from headrace.ops.sampling import ReferenceSampler
 from headrace.worker.assembly import assemble
-from headrace.worker.devices import reference_device
 
 BLOCK = 16
 PROGRAM = tiny_program(kv_dtype="fp32")
@@ -24,7 +25,7 @@ def device(program=PROGRAM, depth=1):
     groups = len(program.kv)
     return assemble(
         program,
-        reference_device,
+        lambda program, inputs, table: (ReferenceProgram(program, inputs), ReferenceSampler(table)),
         num_slots=3,
         num_blocks=(12,) * groups,
         windows=(None,) * groups,

@@ -11,7 +11,7 @@ Send = Callable[[Planned], Awaitable[Outcome]]
 
 
 async def run_load(
-    planned: Sequence[Planned], send: Send, *, max_concurrency: int | None, progress: Callable[[int], None]
+    planned: Sequence[Planned], send: Send, *, max_concurrency: int | None, progress: Callable[[int], object]
 ) -> tuple[list[Outcome], float]:
     """Outcomes in the plan's order, and seconds from the first request to the last answer. progress is told of each
     that ended. Who waits because too many are under way is sent as soon as one has ended."""

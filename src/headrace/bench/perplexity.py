@@ -30,7 +30,7 @@ def cut_windows(ids: list[int], window: int, windows: int) -> list[list[int]]:
     return [ids[i * window : (i + 1) * window] for i in range(count)]
 
 
-def measure_perplexity(drive: Drive, windows: list[list[int]], progress: Callable[[int], None]) -> Perplexity:
+def measure_perplexity(drive: Drive, windows: list[list[int]], progress: Callable[[int], object]) -> Perplexity:
     """Score every window; progress is called with the number of tokens newly scored. Raises EngineError."""
     params = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0)
     requests = [Request(f"window-{i}", ids, params, max_tokens=0, seed=0) for i, ids in enumerate(windows)]

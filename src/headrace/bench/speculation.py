@@ -105,7 +105,7 @@ def measure_speculation(
     rounds: int = 1,
     eos_ids: tuple[int, ...] = (),
     clock: Clock,
-    progress: Callable[[int], None] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Any]:
     """engines: by method, PLAIN among them, and perhaps IN_VAIN, which is asked for one group of each category alone
     and gives overhead. prompts: by category, of which `most` are run at each batch, or one batch if that is more; a

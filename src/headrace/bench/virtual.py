@@ -29,9 +29,7 @@ class Run:
     lines: dict[str, Timeline] = field(default_factory=dict)
     elapsed_s: float = 0.0
     most_running: int = 0
-    most_blocks: int = 0
     mean_running: float = 0.0
-    mean_blocks: float = 0.0
     stats: Stats = field(default_factory=Stats)
 
     @property
@@ -43,7 +41,7 @@ def run_virtually(engine: Engine, device: TimedDevice, arrivals: Sequence[Arriva
     """Run all to their end. arrivals are in order of time. Raises EngineError if a request fails."""
     run, begun = Run(), device.now
     waiting = list(reversed(arrivals))
-    crowded = running = blocks = 0
+    crowded = running = 0
     while waiting or engine.has_work:
         if not engine.has_work:
             device.now = max(device.now, begun + waiting[-1].at)
@@ -56,9 +54,8 @@ def run_virtually(engine: Engine, device: TimedDevice, arrivals: Sequence[Arriva
             pass
         stats = engine.stats()
         run.most_running = max(run.most_running, stats.running)
-        run.most_blocks = max(run.most_blocks, stats.blocks_used)
         if stats.waiting:
-            crowded, running, blocks = crowded + 1, running + stats.running, blocks + stats.blocks_used
+            crowded, running = crowded + 1, running + stats.running
         for delta in engine.finish_step(lambda: device.now):
             if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                 raise EngineError(f"request {delta.request_id} failed: {delta.error or delta.finish_reason}")
@@ -66,5 +63,4 @@ def run_virtually(engine: Engine, device: TimedDevice, arrivals: Sequence[Arriva
     run.elapsed_s = device.now - begun
     run.stats = engine.stats()
     run.mean_running = running / crowded if crowded else run.most_running
-    run.mean_blocks = blocks / crowded if crowded else run.most_blocks
     return run

@@ -1,13 +1,12 @@
 """headrace bench policies: what each policy brings beside the plain one it replaces, without any model."""
 
-import sys
 from pathlib import Path
 
 import click
 
 from headrace.bench.picture import draw_bars
 from headrace.bench.policies import COMPARISONS, Report, describe_times, measure_policies
-from headrace.commands.report import json_option, plot_option, show
+from headrace.commands.report import counting, json_option, plot_option, show
 
 # The figures that a picture shows, by comparison, and their titles there.
 _PICTURED = {
@@ -25,8 +24,8 @@ _PICTURED = {
 @json_option
 def policies(scale: float, plot: Path | None, json_file: Path | None) -> None:
     """Static against continuous batching, contiguous against paged memory, and so on: the same loads, twice."""
-    with click.progressbar(length=len(COMPARISONS), label="comparisons", file=sys.stderr) as bar:
-        report = measure_policies(scale, bar.update)
+    with counting(len(COMPARISONS), "comparisons") as progress:
+        report = measure_policies(scale, progress)
     show({"times": describe_times(), **report}, json_file)
     if plot is not None:
         draw_bars(plot, _panels(report), columns=5)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from headrace.bench.replay import load_trace, measure_replay
-from headrace.commands.report import counting, json_option, show
+from headrace.commands.report import EXISTING_FILE, counting, json_option, show
 
 POOLS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -14,7 +14,7 @@ POOLS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 @click.option(
     "--trace",
     "file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     required=True,
     help="JSON lines with input_length, output_length and hash_ids, one for each 512 tokens; gzipped if .gz.",
 )

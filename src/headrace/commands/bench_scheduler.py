@@ -1,13 +1,13 @@
 """headrace bench scheduler: what a step costs in policy, without any model."""
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headrace.bench.scheduler import Load, measure_scheduler
 from headrace.collector import settle
-from headrace.commands.report import json_option, show
+from headrace.commands.report import counting, json_option, show
 
 
 @click.command()
@@ -25,19 +25,10 @@ from headrace.commands.report import json_option, show
 @click.option("--steps", type=int, default=400, show_default=True, help="Steps to measure.")
 @click.option("--depth", type=click.IntRange(min=1), default=1, show_default=True, help="Steps that may be under way.")
 @json_option
-def scheduler(
-    running: int,
-    queued: int,
-    hit_rate: float,
-    batch_changes: int,
-    prompt_len: int,
-    steps: int,
-    depth: int,
-    json_file: Path | None,
-) -> None:
+def scheduler(json_file: Path | None, **given: Any) -> None:
     """What beginning and finishing a step cost in policy, in microseconds. Needs no model."""
-    load = Load(running, queued, hit_rate, batch_changes, prompt_len, steps, depth)
+    load = Load(**given)
     settle()
-    with click.progressbar(length=steps, label="steps", file=sys.stderr) as bar:
-        result = measure_scheduler(load, bar.update)
+    with counting(load.steps, "steps") as progress:
+        result = measure_scheduler(load, progress)
     show(result, json_file)

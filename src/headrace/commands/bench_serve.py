@@ -4,7 +4,6 @@ and how many answers were within bounds. Flags have the names of vLLM's `bench s
 
 import asyncio
 import importlib
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ import click
 from headrace.bench.arrivals import Planned, random_load, recorded_load
 from headrace.bench.load import run_load
 from headrace.bench.outcome import Bounds, report
-from headrace.commands.report import json_option, show
+from headrace.commands.report import EXISTING_FILE, counting, json_option, show
 from headrace.core.errors import ConfigError, EngineError
 from headrace.workload.traces import read_trace
 
@@ -47,7 +46,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--random-prefix-len", type=click.IntRange(min=0), default=0, show_default=True, help="Words all share.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     help="Recorded arrivals and lengths instead: Mooncake's, Azure's, BurstGPT's or a CSV of times and lengths.",
 )
 @click.option("--trace-speed", type=_POSITIVE, default=1.0, show_default=True, help="Times faster than recorded.")
@@ -112,9 +111,9 @@ async def _run(
     async with client.session(target) as session:
         if not target.model:
             target = client.named(target, await client.first_model(session, base_url))
-        with click.progressbar(length=len(planned), label="requests", file=sys.stderr) as bar:
+        with counting(len(planned), "requests") as progress:
             return await run_load(
-                planned, partial(client.ask, session, target), max_concurrency=max_concurrency, progress=bar.update
+                planned, partial(client.ask, session, target), max_concurrency=max_concurrency, progress=progress
             )
 
 

@@ -1,7 +1,6 @@
 """headrace bench speculation: whether guessing ahead pays on a kind of text, by how much, and with which method."""
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from headrace.bench.edits import edited_twice
 from headrace.bench.picture import draw_bars
 from headrace.bench.prompt_files import Prompt, read_prompts
 from headrace.bench.speculation import EDITS, IN_VAIN, PLAIN, Asked, InVain, count_groups, measure_speculation
-from headrace.commands.report import json_option, plot_option, show, write_json
+from headrace.commands.report import EXISTING_FILE, counting, json_option, plot_option, show, write_json
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
@@ -32,7 +31,7 @@ _FEW_STEPS = 3
 @click.option(
     "--prompts",
     "files",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     multiple=True,
     required=True,
     help="JSON lines with prompt, turns or messages, and perhaps category; .gz too. May be repeated.",
@@ -112,7 +111,7 @@ def speculation(
     if not prompts:
         raise ConfigError(f"prompts: none leaves {output_len} tokens of a context of {longest}", field="prompts")
     number = rounds * count_groups(prompts, batches, per_category)
-    with click.progressbar(length=number, label="groups", file=sys.stderr) as bar:
+    with counting(number, "groups") as progress:
         report = measure_speculation(
             engines,
             prompts,
@@ -122,7 +121,7 @@ def speculation(
             rounds=rounds,
             eos_ids=text.tokenizer.eos_ids,
             clock=time.perf_counter,
-            progress=bar.update,
+            progress=progress,
         )
     _show_rows(report["rows"])
     _show_steps(report["step_ms_by_rows"])

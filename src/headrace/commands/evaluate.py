@@ -2,7 +2,6 @@
 
 import dataclasses
 import gzip
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 
 from headrace.bench.perplexity import cut_windows, measure_perplexity
-from headrace.commands.report import json_option, show
+from headrace.commands.report import EXISTING_FILE, counting, json_option, show
 from headrace.commands.settings import takes_config
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
@@ -26,12 +25,7 @@ def evaluate() -> None:
 
 
 @evaluate.command()
-@click.option(
-    "--text",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    required=True,
-    help="A UTF-8 file, gzipped if it ends in .gz.",
-)
+@click.option("--text", type=EXISTING_FILE, required=True, help="A UTF-8 file, gzipped if it ends in .gz.")
 @click.option("--window", type=int, default=2048, show_default=True, help="Tokens in a window.")
 @click.option("--windows", type=int, default=20, show_default=True, help="Windows to score, from the start.")
 @json_option
@@ -46,8 +40,8 @@ def perplexity(text: Path, window: int, windows: int, json_file: Path | None, co
             f"window must be at most {built.ready.max_model_len}, the longest sequence here, got {window}",
             field="window",
         )
-    with click.progressbar(length=sum(len(p) - 1 for p in pieces), label="scoring", file=sys.stderr) as bar:
-        result = measure_perplexity(partial(drive, built.engine, clock=time.monotonic), pieces, bar.update)
+    with counting(sum(len(p) - 1 for p in pieces), "scoring") as progress:
+        result = measure_perplexity(partial(drive, built.engine, clock=time.monotonic), pieces, progress)
     show(dataclasses.asdict(result), json_file)
 
 

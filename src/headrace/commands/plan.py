@@ -8,14 +8,12 @@ import click
 from headrace.bench.picture import draw_waterfall
 from headrace.commands.plan_answer import show_plan
 from headrace.commands.plan_tables import show_ablation, show_catalogue, show_claims
-from headrace.commands.report import json_option, plot_option, write_json
+from headrace.commands.report import EXISTING_FILE, json_option, plot_option, write_json
 from headrace.plan import napkin
 from headrace.plan.ablation import ablate
 from headrace.plan.asking import ask
 from headrace.plan.catalogue import catalogue
 from headrace.plan.search import plan as search
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 def _prices(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, float]:
@@ -36,7 +34,7 @@ def _prices(context: click.Context, option: click.Parameter, values: tuple[str, 
 @click.option("--input-len", type=int, help="Tokens of a prompt, the prefix not counted. [200]")
 @click.option("--output-len", type=int, help="Tokens of an answer. [200]")
 @click.option("--prefix-len", type=int, help="Tokens, in addition, with which every prompt begins. [0]")
-@click.option("--trace", type=_FILE, help="A file of requests to take times and lengths from.")
+@click.option("--trace", type=EXISTING_FILE, help="A file of requests to take times and lengths from.")
 @click.option("--rate-multiplier", type=float, help="With --trace: times as many requests a second. [1]")
 @click.option("--concurrent-users", type=float, help="Instead of --qps: users at once.")
 @click.option("--think-time-s", type=float, help="Of a user, between an answer and the next question. [0]")

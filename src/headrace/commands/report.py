@@ -27,6 +27,7 @@ class NewFile(click.Path):
         return file
 
 
+EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
     "--json",
     "json_file",

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from headrace.commands.report import EXISTING_FILE
 from headrace.core.config import Config
 from headrace.core.errors import ConfigError
 from headrace.core.settings_json import read_settings_json
@@ -21,10 +22,7 @@ Command = Callable[..., Any]
 
 _MODEL = click.argument("model", required=False)
 _SETTINGS_FILE = click.option(
-    "--config",
-    "settings_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Settings by name, in TOML or JSON; flags win over it.",
+    "--config", "settings_file", type=EXISTING_FILE, help="Settings by name, in TOML or JSON; flags win over it."
 )
 
 

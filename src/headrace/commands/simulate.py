@@ -9,7 +9,7 @@ import click
 
 from headrace.bench.picture import drawing
 from headrace.commands.pools import pool_options
-from headrace.commands.report import NewFile, counting, json_option, show, write_json
+from headrace.commands.report import EXISTING_FILE, NewFile, counting, json_option, show, write_json
 from headrace.simulate.asking import Asked
 from headrace.simulate.kinds import ROUTERS
 from headrace.simulate.report import render
@@ -26,7 +26,7 @@ from headrace.workload.synthetic import KINDS
 @click.option("--gpu", required=True, help="What each replica runs on: a100, h100, h200, b200, l40s, mi300x.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=EXISTING_FILE,
     help="Requests as recorded: Mooncake's JSON lines, Azure's, BurstGPT's or our CSV, gzipped if .gz.",
 )
 @click.option("--workload", help=f"Instead of --trace, requests drawn at random: {', '.join(KINDS)}.")
@@ -68,9 +68,7 @@ from headrace.workload.synthetic import KINDS
 )
 @click.option("--sweep", "multipliers", metavar="1,2,4", help="Also simulate so many times this load, each in turn.")
 @click.option(
-    "--html",
-    type=NewFile(),
-    help="Also write a report with pictures there, one file; needs the `plan` extra.",
+    "--html", type=NewFile(), help="Also write a report with pictures there, one file; needs the `plan` extra."
 )
 @json_option
 def simulate(multipliers: str | None, html: Path | None, json_file: Path | None, **given: Any) -> None:

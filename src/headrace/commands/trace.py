@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from headrace.commands.report import NewFile, json_option, show, write_json
+from headrace.commands.report import EXISTING_FILE, NewFile, json_option, show, write_json
 from headrace.core.errors import MachineError
 from headrace.workload.access_logs import read_log
 from headrace.workload.summary import summarize
 from headrace.workload.traces import read_trace, write_trace
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.group()
@@ -21,7 +19,7 @@ def trace() -> None:
 
 
 @trace.command("show")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=EXISTING_FILE)
 @click.option("--requests", type=click.IntRange(min=1), help="Only the first so many.")
 @json_option
 def show_trace(file: Path, requests: int | None, json_file: Path | None) -> None:
@@ -31,14 +29,8 @@ def show_trace(file: Path, requests: int | None, json_file: Path | None) -> None
 
 
 @trace.command("import")
-@click.argument("log", type=_FILE)
-@click.option(
-    "-o",
-    "--output",
-    type=NewFile(),
-    required=True,
-    help="The CSV to write; - for stdout.",
-)
+@click.argument("log", type=EXISTING_FILE)
+@click.option("-o", "--output", type=NewFile(), required=True, help="The CSV to write; - for stdout.")
 @json_option
 def import_log(log: Path, output: Path, json_file: Path | None) -> None:
     """Make a CSV of times and lengths out of an access log of JSON lines, without any text.

@@ -3,7 +3,6 @@ far it is from kernels and from an engine on this machine.
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from headrace.commands.report import json_option, show, write_json
+from headrace.commands.report import EXISTING_FILE, counting, json_option, show, write_json
 from headrace.core.config import DEFAULT_MODEL, Config
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
@@ -27,8 +26,6 @@ from headrace.plan.validation import errors, held_out, predictions
 from headrace.plan.validation import validate as validate_runs
 from headrace.worker.machine import this_machine
 
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-
 _THIS = "this-machine"
 _SETTINGS: dict[str, Any] = {
     "max_num_seqs": 16,
@@ -42,11 +39,13 @@ _SETTINGS: dict[str, Any] = {
 @click.option(
     "--csv",
     "csv_file",
-    type=_FILE,
+    type=EXISTING_FILE,
     help="Runs to predict: columns isl, osl, batch_size (clients at once), tp_size, precision, model_path, system, "
     "backend, silicon_ttft_ms, silicon_tpot_ms.",
 )
-@click.option("--calibrate", "own", type=_FILE, help="Runs of your own, shaped alike, to refit the few numbers to.")
+@click.option(
+    "--calibrate", "own", type=EXISTING_FILE, help="Runs of your own, shaped alike, to refit the few numbers to."
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -102,9 +101,9 @@ def _own_engine(config: Config, trial: Trial) -> dict[str, Any]:
     """Two engines of the model, of which one learns and the other is predicted."""
     click.echo(f"own engine: loading {config.model} twice", err=True)
     learning, serving = (build_engine(config) for _ in range(2))
-    with click.progressbar(length=trial.requests, label="requests", file=sys.stderr) as bar:
+    with counting(trial.requests, "requests") as progress:
         return validate_here(
-            learning.engine, serving.engine, serving.capacity, trial, config=serving.config, progress=bar.update
+            learning.engine, serving.engine, serving.capacity, trial, config=serving.config, progress=progress
         )
 
 

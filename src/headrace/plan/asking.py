@@ -17,6 +17,7 @@ from headrace.models.published import published_model
 from headrace.plan.question import POOLS, Limits, Load, Question, Slo
 from headrace.policy.draft_model import ACCEPTANCE, DraftModel, check_guessing
 from headrace.workload.demand import Demand
+from headrace.workload.summary import times_of
 from headrace.workload.traces import read_trace
 
 _LENGTH = 200  # tokens of a prompt and of an answer, where nothing is said
@@ -99,13 +100,11 @@ def recorded(demands: Sequence[Demand], rate_multiplier: float) -> Load:
     answers took no time."""
     if not 0 < rate_multiplier < math.inf:
         raise ConfigError(f"rate_multiplier must be above 0, got {rate_multiplier}", field="rate_multiplier")
-    times: list[float] = []
-    for one in demands:
-        times.append(one.at if one.follows is None else times[one.follows] + one.at)
-    lasts = max(times) - min(times)
+    times = times_of(demands)
+    lasts = times[-1] - times[0]
     if not lasts:
         raise ConfigError("all requests of the trace come at once: it has no rate; say qps and lengths", field="trace")
-    busiest = max(Counter(min(int(_PARTS * (at - min(times)) / lasts), _PARTS - 1) for at in times).values())
+    busiest = max(Counter(min(int(_PARTS * (at - times[0]) / lasts), _PARTS - 1) for at in times).values())
     prompts = [one.input_len for one in demands]
     mean = fmean(prompts)
     return Load(

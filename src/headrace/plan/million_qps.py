@@ -4,8 +4,10 @@ published figures; what stands beside them is computed from the model's and the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headrace.core.errors import ConfigError
 from headrace.core.hardware import Hardware, known_hardware
@@ -266,23 +268,16 @@ def smallest_fleet(spec: ModelSpec, gpu: Hardware, source: Source, limit: float)
         except ConfigError:  # the weights alone are too large
             continue
         prior = Roofline(spec, serving)
-        clients = _most(prior, source, limit, held)
+        loads = [Load(clients, source.prompt, source.answer) for clients in range(1, held + 1)]
+        # TPOT grows with each client.
+        clients = bisect_right(loads, limit, key=partial(_tpot, prior))
         if clients:
-            seconds = _seconds(prior, Load(clients, source.prompt, source.answer))
+            seconds = _seconds(prior, loads[clients - 1])
             found.append((round(source.rate * seconds / clients * ranks), ranks, clients))
     if not found:
         raise ConfigError(f"no replica on one node of {gpu.name} comes within {1e3 * limit:g} ms a token")
     return min(found)
 
 
-def _most(prior: Roofline, source: Source, limit: float, held: int) -> int:
-    """Clients at once, of those that fit, whose tokens come in time: TPOT grows with each."""
-    low, high = 0, held
-    while low < high:
-        middle = (low + high + 1) // 2
-        load = Load(middle, source.prompt, source.answer)
-        if latency(Terms.of(prior, load), load, VLLM).tpot <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def _tpot(prior: Roofline, load: Load) -> float:
+    return latency(Terms.of(prior, load), load, VLLM).tpot

@@ -3,6 +3,7 @@ many GPUs it takes and how many requests run on it at once, so that tokens come 
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -111,7 +112,8 @@ def best_replica(question: Question, gpu: Hardware, recipe: Recipe, *, prompts: 
         blocks = int(left / size)
         token = _token_seconds(question.load, recipe, pace_of(question, recipe, serving), prompts)
         fastest = min(fastest, token(1))
-        slots = _most(token, question.slo.tpot, _held(question.load, recipe, blocks))
+        # The most requests at once, of those that fit, whose tokens come in time.
+        slots = bisect_right(range(1, _held(question.load, recipe, blocks) + 1), question.slo.tpot, key=token)
         if slots:
             found.append((slots / token(slots) / ranks, -ranks, Replica(serving, slots, blocks, size * ranks)))
     if not found and fastest < math.inf:
@@ -149,12 +151,3 @@ def _token_seconds(load: Load, recipe: Recipe, pace: Pace, prompts: bool) -> Cal
         return pace(StepWork(requests + math.ceil(begun * own), entries, context, begun * pairs, entries, entries, new))
 
     return seconds
-
-
-def _most(seconds: Callable[[int], float], limit: float, held: int) -> int:
-    """Requests at once, of those that fit, whose tokens come in time."""
-    low, high = 0, held
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if seconds(middle) <= limit else (low, middle - 1)
-    return low

@@ -134,11 +134,6 @@ class LatencyModel:
         self._observed = 0
 
     @property
-    def observed(self) -> int:
-        """Steps learnt from."""
-        return self._observed
-
-    @property
     def error(self) -> float | None:
         """Median of |predicted - taken| / taken over the last steps that were learnt from, each predicted before. None
         before the first step. Asking does not make it learn: whoever reads figures must not hold up a step."""

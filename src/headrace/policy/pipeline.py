@@ -1,4 +1,4 @@
-"""Pipeline parallelism: which layers each stage of devices has, and how long micro-batches take to pass all stages.
+"""Pipeline parallelism: which layers each stage of devices has, and how long micro-batches take to go round them.
 A stage works on one micro-batch at a time, in the order in which they entered; the rest of its time is the bubble.
 """
 
@@ -40,12 +40,6 @@ def cut(spec: ModelSpec, stages: int) -> tuple[Stage, ...]:
         Stage(replace(spec, layers=layers[begin:end]), begin == 0, end == len(layers))
         for begin, end in zip([0, *ends], ends, strict=False)
     )
-
-
-def makespan(stages: Sequence[float], micro: int) -> float:
-    """Seconds from the first of so many equal micro-batches entering to the last one leaving, where each takes so long
-    in each stage: the pipeline fills, and then one leaves each time that the slowest stage takes."""
-    return sum(stages) + (micro - 1) * max(stages)
 
 
 def period(stages: Sequence[float], micro: int) -> float:

@@ -77,11 +77,9 @@ class CompletionLogprobsWriter:
 
     def prompt(self, prompt_ids: Sequence[int], logprobs: list[TokenLogprobs]) -> CompletionLogprobs:
         """An echoed prompt: its first token has no log-probability."""
-        written = CompletionLogprobs([], [], [], [])
-        self._add(written, prompt_ids[0], None, None)
-        for entry in logprobs:
-            self._add(written, entry.token, entry.logprob, entry.top)
-        return written
+        first = CompletionLogprobs([], [], [], [])
+        self._add(first, prompt_ids[0], None, None)
+        return join([first, self.write(logprobs)])
 
     def write(self, logprobs: list[TokenLogprobs]) -> CompletionLogprobs:
         written = CompletionLogprobs([], [], [], [])

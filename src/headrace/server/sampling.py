@@ -9,25 +9,10 @@ from headrace.core.request import MAX_LOGPROBS, SamplingParams
 from headrace.server.protocol import SamplingBody
 from headrace.server.structured import structured_outputs
 
-_COPIED = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "skip_special_tokens",
-    "allowed_token_ids",
-    "bad_words",
-)
+_OWN_WAY = ("max_tokens", "prompt_logprobs", "logit_bias", "structured_outputs")
+_COPIED = [
+    name for name in SamplingParams.__struct_fields__ if name in SamplingBody.__struct_fields__ and name not in _OWN_WAY
+]
 
 
 def sampling_params(

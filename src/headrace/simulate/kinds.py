@@ -1,5 +1,6 @@
 """Kind: what the replicas of a pool have in common, how each of them is made, and the router before them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,7 +14,13 @@ from headrace.policy.replica import Speed
 from headrace.simulate.guesses import Guesser, Guessing
 from headrace.simulate.replica import Replica, Sink
 
-ROUTERS = ("round-robin", "least-loaded", "two-choices", "prefix")
+_BLIND: dict[str, Callable[[], routing.Router]] = {
+    "round-robin": routing.RoundRobin,
+    "least-loaded": routing.LeastLoaded,
+    "two-choices": routing.TwoChoices,
+}
+"""Those that know nothing of prompts."""
+ROUTERS = (*_BLIND, "prefix")
 _TYPICAL_CONTEXT = 4096
 _NOWHERE = "inproc://simulated"
 """Where events are published: nobody binds it, the simulation takes them from the engine."""
@@ -63,12 +70,8 @@ class Kind:
 
     def router(self, name: str, *, answers: bool) -> routing.Router:
         """answers: whether these replicas answer, or only compute prompts. ConfigError for one that is not known."""
-        if name == "round-robin":
-            return routing.RoundRobin()
-        if name == "least-loaded":
-            return routing.LeastLoaded()
-        if name == "two-choices":
-            return routing.TwoChoices()
+        if name in _BLIND:
+            return _BLIND[name]()
         if name == "prefix":
             assumed = None
             if not self._events:

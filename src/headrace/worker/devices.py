@@ -1,5 +1,5 @@
-"""Who computes a program and samples from it: the CPU kernels, or the numpy reference. assemble() is given one of
-these; nothing else in this room knows which.
+"""Who computes a program and samples from it: the CPU kernels. assemble() is given this; nothing else in this room
+knows it.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,7 @@ from headrace.ops.cpu import CpuProgram
 from headrace.ops.cpu_sampling import CpuSampler
 from headrace.ops.cpu_weights import CpuWeights
 from headrace.ops.program import Program
-from headrace.ops.reference import ReferenceProgram
-from headrace.ops.sampling import ReferenceSampler, Sampler, SamplingTable
+from headrace.ops.sampling import Sampler, SamplingTable
 from headrace.ops.step import StepInputs
 from headrace.worker.runner import BoundProgram
 
@@ -21,12 +20,6 @@ Device = Callable[[Program, StepInputs, SamplingTable], tuple[BoundProgram, Samp
 def cpu_device(threads: int, isa: str = "auto", weights: CpuWeights | None = None) -> Device:
     """The kernels, on this many threads; without weights packed before, they take and pack the program's matrices."""
     return partial(_on_cpu, threads, isa, weights)
-
-
-def reference_device(program: Program, inputs: StepInputs, table: SamplingTable) -> tuple[BoundProgram, Sampler]:
-    """The definition of every op, slow and clear. Its sums depend on the step's shape, so it is no judge of
-    invariance."""
-    return ReferenceProgram(program, inputs), ReferenceSampler(table)
 
 
 def _on_cpu(

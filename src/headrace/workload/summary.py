@@ -15,7 +15,7 @@ from headrace.workload.demand import ANSWER, Demand, Part
 def summarize(demands: Sequence[Demand]) -> dict[str, Any]:
     """Keys carry their unit. burstiness_cv: coefficient of variation of the gaps, 1 for Poisson. peak_rate_per_s: of
     the fullest of 100 equal spans. Rates are None if all come at once."""
-    times = _times(demands)
+    times = times_of(demands)
     duration = times[-1] - times[0]
     gaps = [b - a for a, b in pairwise(times)]
     mean = duration / len(gaps) if gaps else 0.0
@@ -35,7 +35,7 @@ def summarize(demands: Sequence[Demand]) -> dict[str, Any]:
     }
 
 
-def _times(demands: Sequence[Demand]) -> list[float]:
+def times_of(demands: Sequence[Demand]) -> list[float]:
     """When requests come if answers take no time, in order."""
     times: list[float] = []
     for one in demands:

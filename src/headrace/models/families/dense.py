@@ -26,10 +26,11 @@ def from_config(
     activation: str = "hidden_act",
     theta: float = 10000.0,
     qkv_bias: bool = False,
-    out_bias: bool = False,
-    mlp_bias: bool = False,
+    biases: bool = False,
 ) -> ModelSpec:
-    """ModelSpec of a config.json. activation: the setting that names it. theta: rope's default."""
+    """ModelSpec of a config.json. activation: the setting that names it. theta: rope's default. biases: whether
+    attention_bias and mlp_bias are settings of the family."""
+    attention_bias, mlp_bias = (biases and config.flag(f"{part}_bias", False) for part in ("attention", "mlp"))
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", hidden // heads if heads <= hidden else 1)
     if config.get(activation) not in _ACTIVATIONS:
@@ -43,8 +44,8 @@ def from_config(
         head_dim,
         head_dim**-0.5,
         rope,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
+        qkv_bias=qkv_bias or attention_bias,
+        out_bias=attention_bias,
     )
     mlp = MlpSpec(config.integer("intermediate_size"), _ACTIVATIONS[config.get(activation)], bias=mlp_bias)
     check_heads(attention, config)

@@ -23,7 +23,6 @@ GEMMA_NAMES_BESIDE_IMAGES = replace(GEMMA_NAMES, **_BESIDE, unreached=("vision_t
 
 
 def config_spec(family: str, config: Fields, *, theta: float) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
     if config.flag("use_bidirectional_attention", False):
         raise config.error("use_bidirectional_attention", True, "false: only causal decoders can be served")
     spec = dense.from_config(
@@ -32,8 +31,7 @@ def config_spec(family: str, config: Fields, *, theta: float) -> ModelSpec:
         default_tied=True,
         activation="hidden_activation" if "hidden_activation" in config else "hidden_act",
         theta=theta,
-        qkv_bias=bias,
-        out_bias=bias,
+        biases=True,
     )
     scale = config.number("query_pre_attn_scalar", 256) ** -0.5
     spec = dense.with_attention(spec, scale=scale, softcap=config.optional_number("attn_logit_softcapping"))

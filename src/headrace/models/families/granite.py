@@ -11,8 +11,7 @@ from headrace.models.families.family import Family, Fields, TensorFacts
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    spec = dense.from_config("granite", config, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias", False))
+    spec = dense.from_config("granite", config, biases=True)
     return replace(
         dense.with_attention(spec, scale=config.number("attention_multiplier", 1.0)),
         embedding_scale=config.number("embedding_multiplier", 1.0),

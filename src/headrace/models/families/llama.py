@@ -10,8 +10,7 @@ from headrace.models.families.family import Family, Fields, TensorFacts
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    return dense.from_config("llama", config, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias", False))
+    return dense.from_config("llama", config, biases=True)
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:

@@ -13,8 +13,7 @@ def _own(spec: ModelSpec) -> ModelSpec:
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    return _own(dense.from_config("olmo2", config, qkv_bias=bias, out_bias=bias))
+    return _own(dense.from_config("olmo2", config, biases=True))
 
 
 def _from_gguf(header: Fields, facts: TensorFacts) -> ModelSpec:

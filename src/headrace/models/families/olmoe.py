@@ -12,8 +12,7 @@ from headrace.models.families.family import Family, Fields, TensorFacts
 def _from_config(config: Fields) -> ModelSpec:
     if "clip_qkv" in config:
         raise config.error("clip_qkv", config.get("clip_qkv"), "null: no op clips queries, keys and values")
-    bias = config.flag("attention_bias", False)
-    spec = dense.from_config("olmoe", config, qkv_bias=bias, out_bias=bias)
+    spec = dense.from_config("olmoe", config, biases=True)
     spec = dense.with_attention(spec, qk_norm="full")
     return experts.of_config(spec, config, count="num_experts", normalize=config.flag("norm_topk_prob", False))
 

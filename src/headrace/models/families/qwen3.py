@@ -10,8 +10,7 @@ from headrace.models.families.qwen2 import upper_windows
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    spec = dense.from_config("qwen3", config, qkv_bias=bias, out_bias=bias)
+    spec = dense.from_config("qwen3", config, biases=True)
     spec = dense.with_attention(spec, qk_norm="head")
     return dense.with_windows(spec, upper_windows(config, len(spec.layers)))
 

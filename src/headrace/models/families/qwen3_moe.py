@@ -11,8 +11,7 @@ from headrace.models.families.family import Family, Fields, TensorFacts
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    spec = dense.from_config("qwen3_moe", config, qkv_bias=bias, out_bias=bias)
+    spec = dense.from_config("qwen3_moe", config, biases=True)
     spec = dense.with_attention(spec, qk_norm="head")
     if config.flag("use_sliding_window", False):
         spec = dense.with_windows(spec, (dense.config_window(config),) * len(spec.layers))

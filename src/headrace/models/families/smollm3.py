@@ -31,16 +31,7 @@ def _has_rope(config: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _from_config(config: Fields) -> ModelSpec:
-    bias = config.flag("attention_bias", False)
-    spec = dense.from_config(
-        "smollm3",
-        config,
-        default_tied=True,
-        theta=2_000_000.0,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=config.flag("mlp_bias", False),
-    )
+    spec = dense.from_config("smollm3", config, default_tied=True, theta=2_000_000.0, biases=True)
     has_rope = _has_rope(config, len(spec.layers))
     if config.flag("use_sliding_window", False):
         spec = dense.with_windows(spec, dense.windows_by_type(config, lambda layer: not has_rope[layer]))
