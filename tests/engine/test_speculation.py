@@ -139,7 +139,7 @@ class TimedExecutor(NullExecutor):
 
 
 @pytest.mark.parametrize(
-    ("row_ms", "wrong", "least", "most"), [(0.5, 1, 1, 50), (0.5, 0, 300, 440), (0.5, 5, 200, 520), (20, 3, 0, 480)]
+    ("row_ms", "wrong", "least", "most"), [(0.5, 1, 1, 50), (0.5, 0, 300, 440), (0.5, 5, 200, 500), (20, 3, 0, 480)]
 )
 def test_what_is_guessed_follows_what_it_brings(row_ms, wrong, least, most):
     """Never right: soon not asked any more. Always right: as much as there is. Dear rows: hardly ever."""
