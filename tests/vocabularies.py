@@ -11,6 +11,9 @@ import gguf
 import regex
 import tokenizers
 
+from headrace.models.formats.gguf import GGUFFile
+from headrace.models.gguf_tokenizer import build
+
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 USER_DEFINED = "<think>"
 _NO_RANK = 1 << 60
@@ -121,6 +124,13 @@ def train(size: int = 600) -> tuple[list[str], list[str]]:
     state = tokenizer.model.__getstate__()
     merges = [" ".join(pair) for pair in json.loads(state)["merges"]]
     return [*sorted(vocabulary, key=vocabulary.__getitem__), USER_DEFINED], merges
+
+
+def write_tokenizer(folder: Path, **settings: Any) -> Path:
+    """A tokenizer.json of a small vocabulary, made of a GGUF file beside it."""
+    file = GGUFFile(write_vocabulary(folder / "a.gguf", *train(), "smollm", **settings))
+    (folder / "tokenizer.json").write_text(build(file).to_str())
+    return folder / "tokenizer.json"
 
 
 def write_vocabulary(path: Path, tokens: list[str], merges: list[str], split: str, **settings: Any) -> Path:

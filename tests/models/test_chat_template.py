@@ -8,17 +8,16 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.chat_templates import FAMILIES
-from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
+from tests.vocabularies import HARD_TEXTS, SPECIALS, write_tokenizer
 
 from headrace.core.errors import ModelError, RequestError
 from headrace.models.chat_template import ChatTemplate
 from headrace.models.formats.gguf import GGUFFile
-from headrace.models.gguf_tokenizer import build, cached_tokenizer_json
+from headrace.models.gguf_tokenizer import cached_tokenizer_json
 from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.text import load_text
 from headrace.models.tokenizer import Tokenizer
 
-TOKENS, MERGES = train()
 CHATML = (
     "{% for message in messages %}"
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -41,10 +40,7 @@ TRIMMING = """{{- bos_token }}
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    file = GGUFFile(write_vocabulary(folder / "a.gguf", TOKENS, MERGES, "smollm"))
-    (folder / "tokenizer.json").write_text(build(file).to_str())
-    return folder / "tokenizer.json"
+    return write_tokenizer(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +115,7 @@ def test_tool_names_and_values_cannot_write_one_either(tokenizer: Tokenizer) -> 
 
 
 def test_bos_of_a_template_is_not_doubled(tmp_path: Path) -> None:
-    file = GGUFFile(write_vocabulary(tmp_path / "a.gguf", TOKENS, MERGES, "smollm", bos_token_id=0, add_bos_token=True))
-    (tmp_path / "tokenizer.json").write_text(build(file).to_str())
-    tokenizer = Tokenizer(JsonVocabulary(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(JsonVocabulary(write_tokenizer(tmp_path, bos_token_id=0, add_bos_token=True)))
     assert tokenizer.encode("a")[0] == 0
     assert template_of(tokenizer, TRIMMING).encode([user("a")]).count(0) == 1
 

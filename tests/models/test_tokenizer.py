@@ -8,25 +8,20 @@ import tokenizers
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_vocabulary
+from tests.vocabularies import HARD_TEXTS, SPECIALS, train, write_tokenizer
 
 from headrace.core.errors import ModelError, RequestError
-from headrace.models.formats.gguf import GGUFFile
-from headrace.models.gguf_tokenizer import build
 from headrace.models.json_vocabulary import JsonVocabulary
 from headrace.models.tokenizer import Tokenizer
 
-TOKENS, MERGES = train()
+TOKENS, _ = train()
 IDS = {token: index for index, token in enumerate(TOKENS)}
 END = IDS["<|im_end|>"]
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    file = GGUFFile(write_vocabulary(folder / "a.gguf", TOKENS, MERGES, "smollm"))
-    (folder / "tokenizer.json").write_text(build(file).to_str())
-    return folder / "tokenizer.json"
+    return write_tokenizer(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -34,12 +34,6 @@ def app(engine: FakeEngine) -> Iterator[Starlette]:
     app = create_app(engine, ByteTokenizer(), PlainTemplate(), settings(), grammars)
     yield app
     app.state.service.close()
-
-
-@pytest.fixture
-async def client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
-    async with http(app) as client:
-        yield client
 
 
 def as_schema(schema: Any, **fields: Any) -> dict[str, Any]:

@@ -131,8 +131,14 @@ def test_any_cut_into_steps_gives_what_each_sequence_gives_alone(prompts, random
 FIELDS = ("slot", "group", "index", "block", "epoch")
 
 
+def one(step, slot, start, count, **more):
+    """A step of one slot, which samples after its last position."""
+    last = start + count - 1
+    return Batch(step, ints(slot), ints(start), ints(count), ints(0), ints(last), np.array([True]), ints(-1), **more)
+
+
 def decode_step(step, position):
-    return Batch(step, ints(0), ints(position), ints(1), ints(0), ints(position), np.array([True]), ints(-1))
+    return one(step, 0, position, 1)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -140,20 +146,7 @@ def test_a_step_reads_the_sample_of_the_step_before_it(depth):
     """Both steps are submitted before the first is collected: the second refers to a token without a value yet."""
     prompt = [5, 6, 7]
     run = device(depth=depth)
-    run.submit(
-        Batch(
-            step=1,
-            slots=ints(0),
-            starts=ints(0),
-            counts=ints(3),
-            logit_entry=ints(0),
-            logit_position=ints(2),
-            logit_sample=np.array([True]),
-            logit_top=ints(-1),
-            joins=(join(0, prompt),),
-            edits=blocks(0, 0, 1),
-        )
-    )
+    run.submit(one(1, 0, 0, 3, joins=(join(0, prompt),), edits=blocks(0, 0, 1)))
     run.submit(decode_step(2, 3))
     first, second = run.collect(), run.collect()
     run.close()
@@ -183,41 +176,15 @@ def test_copied_blocks_hold_the_same_keys_and_values():
     edits = BlockEdits(ints(1), ints(0), ints(0), ints(11), ints(0))
     spare = BlockEdits(ints(1), ints(0), ints(1), ints(10), ints(0))
     both = BlockEdits(*(np.concatenate([getattr(edits, f), getattr(spare, f)]) for f in FIELDS))
-    run.submit(
-        Batch(
-            step=2,
-            slots=ints(1),
-            starts=ints(16),
-            counts=ints(1),
-            logit_entry=ints(0),
-            logit_position=ints(16),
-            logit_sample=np.array([True]),
-            logit_top=ints(-1),
-            joins=(join(1, [*prompt, 3]),),
-            edits=both,
-            copies=BlockCopies(ints(CopyKind.DEVICE), ints(0), ints(2), ints(11)),
-        )
-    )
+    copies = BlockCopies(ints(CopyKind.DEVICE), ints(0), ints(2), ints(11))
+    run.submit(one(2, 1, 16, 1, joins=(join(1, [*prompt, 3]),), edits=both, copies=copies))
     assert run.collect().tokens[0] == alone(PROGRAM, [*prompt, 3])[1]
 
 
 def test_a_step_at_the_last_position_has_room_for_its_sample():
     run = device()
     tokens = [1] * 64
-    run.submit(
-        Batch(
-            step=1,
-            slots=ints(0),
-            starts=ints(0),
-            counts=ints(64),
-            logit_entry=ints(0),
-            logit_position=ints(63),
-            logit_sample=np.array([True]),
-            logit_top=ints(-1),
-            joins=(join(0, tokens),),
-            edits=blocks(0, 0, 1),
-        )
-    )
+    run.submit(one(1, 0, 0, 64, joins=(join(0, tokens),), edits=blocks(0, 0, 1)))
     assert not run.collect().failed.any()
 
 

@@ -5,6 +5,7 @@ With a time target, a chunk is as long as the latency model says the step may st
 any case, so that prompts move on beside any number of decodes; and where nobody decodes, nobody waits for the step.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,18 +51,13 @@ class StepBudget:
     def offer(self, start: int, wanted: int) -> int:
         """How many tokens one more entry may have whose first position is `start`."""
         count = min(wanted, self.left)
-        if self._target is None or count <= 0:
+        target = self._target
+        if target is None or count <= 0:
             return max(0, count)
         # The longest chunk with which the step ends in time, at least what goes through in any case.
         low = min(count, max(0, LEAST_CHUNK - self._longer)) if self._decodes else count
-        high = count
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._target.latency.predict(self._with(start, middle)) <= self._target.seconds:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        longer = range(low + 1, count + 1)
+        return low + bisect_right(longer, target.seconds, key=lambda n: target.latency.predict(self._with(start, n)))
 
     def take(self, start: int, count: int) -> None:
         """One more entry of this many tokens."""

@@ -4,6 +4,7 @@ longer than those who run and those who passed it take to end. For a request of 
 classes give way (preemption.py), unless even that would not make it fit.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import msgspec
@@ -158,14 +159,8 @@ class Intake:
             return None
         candidates = yielding(roster.slots, sequence.priority, self._patience)
         candidates = candidates[~np.isin(candidates, [one.join.slot for one in joined])]
-        low, high = 1, len(candidates) + 1
-        while low < high:
-            middle = (low + high) // 2
-            if fits(candidates[:middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return candidates[:low].tolist() if low <= len(candidates) else None
+        fewest = 1 + bisect_left(range(1, len(candidates) + 1), True, key=lambda count: fits(candidates[:count]))
+        return candidates[:fewest].tolist() if fewest <= len(candidates) else None
 
     def _still_too_long(self, sequence: Sequence, budget: StepBudget) -> bool:
         """Whether one that did not fit before does not now, whatever the cache was given since: that is told without

@@ -3,6 +3,7 @@ groups and the machine's memory into a number of blocks and a longest sequence, 
 fit. Pure arithmetic; worker/machine.py measures.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -178,15 +179,12 @@ def _divide(size: int, one: tuple[int, ...], layouts: tuple[KVLayout, ...]) -> t
 
 def _longest(config: Config, groups: tuple[KVGroup, ...], num_blocks: tuple[int, ...], wanted: int) -> int:
     """Longest sequence, up to wanted, that the blocks hold."""
-    low, high = 0, wanted
-    while low < high:
-        middle = (low + high + 1) // 2
-        needed = _needed_blocks(config, groups, middle)
-        if all(n <= have for n, have in zip(needed, num_blocks, strict=True)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+
+    def lacking(length: int) -> int:
+        needed = _needed_blocks(config, groups, length)
+        return max(n - have for n, have in zip(needed, num_blocks, strict=True))
+
+    return bisect_right(range(1, wanted + 1), 0, key=lacking)
 
 
 def _bytes(blocks: Sequence[int], layouts: tuple[KVLayout, ...]) -> int:
