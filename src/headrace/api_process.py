@@ -33,7 +33,8 @@ from headrace.server.api_keys import Caller, read_keys, split_keys
 from headrace.server.app import create_app
 from headrace.server.connection import Connection
 from headrace.server.counts import Counts
-from headrace.server.metrics import COUNTS_WIDTH, exposition
+from headrace.server.metrics import COUNTS_WIDTH
+from headrace.server.scrape import exposition
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tools.formats import format_of

@@ -53,7 +53,7 @@ async def test_no_stream_waits_while_metrics_are_told(
 ) -> None:
     threads: list[threading.Thread] = []
     monkeypatch.setattr(
-        "headrace.server.metrics.exposition", lambda: threads.append(threading.current_thread()) or exposition
+        "headrace.server.scrape.exposition", lambda: threads.append(threading.current_thread()) or exposition
     )
     await scrape(client)
     assert threads and threading.current_thread() not in threads

@@ -8,7 +8,7 @@ from starlette.routing import Route
 from headrace.server.debug import DEBUG_ROUTES
 from headrace.server.errors import HANDLERS
 from headrace.server.health import health, version
-from headrace.server.metrics import metrics
+from headrace.server.scrape import metrics
 from headrace.server.service import Service
 
 

@@ -21,11 +21,11 @@ from headrace.server.counts import Counts
 from headrace.server.errors import HANDLERS
 from headrace.server.faces import ChatTemplate, GrammarCompiler, Tokenizer
 from headrace.server.health import health, version
-from headrace.server.metrics import metrics
 from headrace.server.models import get_model, list_models
 from headrace.server.openapi import openapi
 from headrace.server.request_id import RequestId
 from headrace.server.responses import create_response
+from headrace.server.scrape import metrics
 from headrace.server.service import Service
 from headrace.server.settings import ServerSettings
 from headrace.server.tokenize import detokenize, tokenize

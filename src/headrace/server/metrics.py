@@ -2,16 +2,9 @@
 the engine published last, is server/exposition.py.
 """
 
-import asyncio
-import importlib
 from collections.abc import Iterator
-from typing import Any
-
-from starlette.requests import Request
-from starlette.responses import Response
 
 from headrace.core.request import FinishReason
-from headrace.engine.client_protocol import EngineClient
 from headrace.policy.histogram import HistogramCounts
 from headrace.server.counts import Counts, Histogram
 
@@ -65,18 +58,3 @@ class Metrics:
         """Name, help and counts of each, of all API processes."""
         for (name, text, _), histogram in zip(HISTOGRAMS, self._histograms, strict=True):
             yield name, text, histogram.read()
-
-
-async def metrics(request: Request) -> Response:
-    service = request.app.state.service
-    return await asyncio.to_thread(_told, service.metrics, service.client)
-
-
-def _told(counted: Metrics, client: EngineClient) -> Response:
-    """Takes some ms, and a tenth of a second the first time: streams do not wait meanwhile."""
-    return Response(exposition().text(counted, client), media_type=exposition().CONTENT_TYPE)
-
-
-def exposition() -> Any:
-    """The module of that name, not imported before somebody asks: no request needs it."""
-    return importlib.import_module("headrace.server.exposition")
