@@ -13,6 +13,8 @@ import pytest
 from tests.server.local_engine import BLOCK, Faults, LocalEngine, app_over, null_executor, tiny_executor
 from tests.server.serving import COMPLETIONS, events, http, refusal
 
+from headrace.worker.drafters.by_name import lookup_drafter
+
 GREEDY = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": 3, "return_token_ids": True}
 SAMPLED = {**GREEDY, "temperature": 1.3, "top_p": 0.9, "seed": 11}
 PREFIX = "It was a dark and stormy night; the rain fell in torrents"
@@ -75,6 +77,28 @@ async def test_case_37_a_seeded_request_beside_unseeded_ones(client: httpx.Async
     others = [choices(client, PREFIX, max_tokens=20, temperature=1.5) for _ in range(5)]
     beside, *_ = await asyncio.gather(choices(client, PREFIX, **SAMPLED), *others)
     assert beside == alone
+
+
+@pytest.mark.usefixtures("free_rows")
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+async def test_case_38_speculation_against_plain(client: httpx.AsyncClient, method: str) -> None:
+    long = {"max_tokens": 60, "prompt_logprobs": 1}
+    text = PREFIX * 2
+    (plain,) = await choices(client, text, **{**GREEDY, **long})
+    asked = [
+        {**GREEDY, **long},
+        {**SAMPLED, **long, "n": 2, "frequency_penalty": 0.4, "min_p": 0.01},
+        {**SAMPLED, **long, "logit_bias": {"97": 4, "98": 4}},
+        {**GREEDY, **long, "stop": [plain["text"][30:33]], "min_tokens": 5},
+    ]
+    engine = LocalEngine(tiny_executor(), lookup_drafter(method))
+    async with app_over(engine) as app, http(app) as guessing:
+        for fields in asked:
+            expected = await choices(client, text, **fields)
+            assert await choices(guessing, text, **fields) == expected
+        together = await asyncio.gather(*(choices(guessing, text, **fields) for fields in asked))
+    assert together == [await choices(client, text, **fields) for fields in asked]
+    assert engine.engine.drafting.accepted > 0 < engine.engine.drafting.proposed - engine.engine.drafting.accepted
 
 
 @pytest.mark.parametrize("fields", [GREEDY, SAMPLED], ids=["greedy", "seeded"])
