@@ -224,7 +224,7 @@ class Engine:
         if self._scheduler.steps:
             try:
                 output = self._executor.collect()
-            except Exception:
+            except Exception:  # an executor may raise anything
                 log.exception("step %d failed; looking for the request at fault", self._scheduler.steps[0].batch.step)
                 ready += self._recover()
                 self._begun.clear()

@@ -16,7 +16,8 @@ class OutputStream:
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.accepted: asyncio.Future[None] = self._loop.create_future()
         self._pending: OutputDelta | None = None
         self._reader: asyncio.Future[None] | None = None
         self._ended = False
@@ -45,11 +46,8 @@ class OutputStream:
         while self._pending is None:
             if self._error is not None:
                 raise self._error
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+            self._reader = self._loop.create_future()
+            await self._reader
         delta, self._pending = self._pending, None
         self._ended = delta.finish_reason is not None
         return delta

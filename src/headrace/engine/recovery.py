@@ -41,7 +41,7 @@ def rerun(executor: Executor, batch: Batch, alive: BoolArray) -> tuple[BatchOutp
         executor.submit(subset(batch, part, rows))
         try:
             output = executor.collect()
-        except Exception as error:
+        except Exception as error:  # an executor may raise anything
             if len(part) > 1:
                 waiting += np.array_split(part, 2)[::-1]
                 continue

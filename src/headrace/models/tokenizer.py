@@ -53,7 +53,10 @@ class Detokenizer:
 
     def push(self, ids: list[int]) -> str:
         """Text that is certain now: never part of a character."""
-        data = b"".join([self._token_bytes(i) for i in ids if i not in self._skip])
+        if len(ids) == 1:  # as nearly always while text is generated
+            data = b"" if ids[0] in self._skip else self._token_bytes(ids[0])
+        else:
+            data = b"".join([self._token_bytes(i) for i in ids if i not in self._skip])
         # Most text is ASCII and needs no decoder, unless that one holds the beginning of a character.
         if self._whole and data.isascii():
             return data.decode("ascii")

@@ -40,7 +40,7 @@ class AccessLog:
         try:
             await self.app(scope, receive, send_and_see)
         except Exception:
-            status = 500
+            status = 500  # as the server answers what is raised here
             raise
         finally:
             log.info("%s", msgspec.json.encode(_line(scope, status, begun)).decode())

@@ -92,13 +92,24 @@ class EventStream:
     async def _run(self, send: Send, write_now: Callable[[bytes], bool]) -> None:
         async with self._generation:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            async for event in self._told():
-                # Events come with every token of every stream, so what waits for nobody takes the short way.
-                if not write_now(event):
-                    self._sending_since = time.monotonic()
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                    self._sending_since = None
+            fault = b""
+            try:
+                async for event in self._events:
+                    # They come with every token of every stream, so what waits for nobody takes the short way.
+                    if not write_now(event):
+                        await self._write(send, event)
+            except Exception as error:  # the head is sent: whatever it is, only an event can still say so
+                if not isinstance(error, GenerationError | EngineDeadError):
+                    log.error("a stream failed", exc_info=error)
+                fault = self._fault(error)
+            if fault or self._done:
+                await self._write(send, fault + self._done)
         await send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, send: Send, events: bytes) -> None:
+        self._sending_since = time.monotonic()
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+        self._sending_since = None
 
     async def _stalled(self) -> None:
         """Ends when the client has taken nothing for stall_timeout. Leaving the response incomplete then makes the
@@ -106,19 +117,6 @@ class EventStream:
         while self._sending_since is None or time.monotonic() - self._sending_since < self._stall_timeout:
             await asyncio.sleep(self._stall_timeout / 4)
         log.warning("a client took nothing from its stream for %g s: dropped", self._stall_timeout)
-
-    async def _told(self) -> AsyncIterator[bytes]:
-        """All events, and the end. A fault becomes an event, after which there is only the end."""
-        try:
-            async for event in self._events:
-                yield event
-        except (GenerationError, EngineDeadError) as error:
-            yield self._fault(error)
-        except Exception as error:
-            log.error("a stream failed", exc_info=error)
-            yield self._fault(error)
-        if self._done:
-            yield self._done
 
 
 def _never(body: bytes) -> bool:
