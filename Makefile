@@ -96,7 +96,7 @@ fuzz: $(VENV)/.test $(VENV)/.package
 	@$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz --timeout 0
 
 combinations: $(VENV)/.test $(VENV)/.package
-	@$(BIN)/python -m pytest tests/test_combinations.py --hypothesis-profile=fuzz --timeout 0
+	@$(BIN)/python -m pytest tests/test_combinations.py tests/server/test_guessed_answers.py --hypothesis-profile=fuzz --timeout 0
 
 clean:
 	rm -rf $(VENV) build dist src/headrace/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

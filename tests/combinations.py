@@ -172,6 +172,8 @@ class Script:
 
     right: tuple[bool, ...]
     instead: str
+    vocab_size: int = VOCAB
+    end: int = END
 
     def drafter(self, texts: list[list[int]]) -> Scripted:
         return Scripted(self, texts)
@@ -191,7 +193,7 @@ class Scripted:
 
     def _guess(self, known: list[int], most: int) -> Proposal:
         ahead = next((text[len(known) :] for text in self._texts if text[: len(known)] == known), [])
-        ahead = [*ahead, END, *known[-1:] * most][:most]
+        ahead = [*ahead, self._script.end, *known[-1:] * most][:most]
         right = self._script.right
         guessed = [
             token if right[(len(known) + i) % len(right)] else self._wrong(token, known[-1])
@@ -200,8 +202,9 @@ class Scripted:
         return Proposal(guessed, [0.99] * len(guessed)) if guessed else NOTHING
 
     def _wrong(self, token: int, last: int) -> int:
-        wrong = {"next": token + 1, "end": END, "again": last, "zero": 0}[self._script.instead] % VOCAB
-        return wrong if wrong != token else (token + 1) % VOCAB
+        script = self._script
+        instead = {"next": token + 1, "end": script.end, "again": last, "zero": 0}[script.instead] % script.vocab_size
+        return instead if instead != token else (token + 1) % script.vocab_size
 
 
 @dataclasses.dataclass(frozen=True)

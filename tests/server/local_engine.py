@@ -32,6 +32,7 @@ from headrace.policy.speculation import Drafter
 from headrace.server.app import create_app
 from headrace.worker.assembly import assemble
 from headrace.worker.devices import cpu_device
+from headrace.worker.grammar import Compile, no_grammars
 
 MAX_LEN = 256
 BLOCK = 16
@@ -49,7 +50,7 @@ def _program() -> Any:
     return lower(tiny_spec(vocab_size=VOCAB), weights, quantization="auto", kv_dtype="bf16", block_size=BLOCK)
 
 
-def tiny_executor(*, blocks: int = 200, slots: int = 8) -> Executor:
+def tiny_executor(*, blocks: int = 200, slots: int = 8, compile_grammar: Compile = no_grammars) -> Executor:
     """A decoder of two layers with random weights: its logits are real, its text is noise."""
     program = _program()
     return assemble(
@@ -60,6 +61,7 @@ def tiny_executor(*, blocks: int = 200, slots: int = 8) -> Executor:
         windows=(None,),
         max_model_len=MAX_LEN,
         max_tokens=64,
+        compile_grammar=compile_grammar,
     )
 
 
