@@ -88,6 +88,7 @@ def test_users_ask_as_often_as_they_think_and_wait() -> None:
         ({"precision": "fp7"}, "precision must be one of .*got 'fp7'"),
         ({"kv_cache_dtype": "int2"}, "kv_cache_dtype must be one of bf16, fp8, int8, got 'int2'"),
         ({"price": {"a100": 1.0}}, "not among the GPUs"),
+        ({"price": {"x": 1.0}}, "price must be one of a100, h100"),
         ({"price": {"h100": 0.0}}, "price of h100 must be above 0"),
         ({"concurrent_users": 5}, "give either qps or concurrent_users"),
         ({"gpu": "h1000"}, "the nearest is h100"),

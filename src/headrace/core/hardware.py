@@ -101,9 +101,9 @@ _ENDINGS = ("-sxm", "-sxm4", "-sxm5", "-80g", "-80gb", "-141gb", "-hbm3", "-pcie
 _MAKERS = ("nvidia-", "amd-", "instinct-")
 
 
-def known_hardware(name: str) -> Hardware:
+def known_hardware(name: str, field: str = "gpu") -> Hardware:
     """The accelerator of that name, also as others write it (a100-80g, H100_SXM, "NVIDIA H200"). ConfigError with the
-    nearest for one that is not known."""
+    nearest for one that is not known; field: where it was named."""
     plain = name.strip().lower().replace("_", "-").replace(" ", "-")
     for maker in _MAKERS:
         plain = plain.removeprefix(maker)
@@ -113,4 +113,4 @@ def known_hardware(name: str) -> Hardware:
         return KNOWN[plain]
     near = difflib.get_close_matches(plain, KNOWN, n=1)
     hint = f"; the nearest is {near[0]}" if near else ""
-    raise ConfigError(f"gpu must be one of {', '.join(KNOWN)}, got {name!r}{hint}", field="gpu")
+    raise ConfigError(f"{field} must be one of {', '.join(KNOWN)}, got {name!r}{hint}", field=field)

@@ -121,7 +121,7 @@ def recorded(demands: Sequence[Demand], rate_multiplier: float) -> Load:
 def _hardware(names: Sequence[str], prices: Mapping[str, float]) -> tuple[Hardware, ...]:
     gpus = {gpu.name: gpu for gpu in map(known_hardware, names)}
     for name, price in prices.items():
-        gpu = known_hardware(name)
+        gpu = known_hardware(name, "price")
         if gpu.name not in gpus:
             raise ConfigError(
                 f"there is a price for {name}, which is not among the GPUs ({', '.join(gpus)})", field="price"

@@ -24,7 +24,7 @@ from headrace.simulate.simulator import STARTUP_S, simulate
 from headrace.simulate.watch import Watch
 from headrace.workload.demand import Demand
 from headrace.workload.summary import summarize
-from headrace.workload.synthetic import named
+from headrace.workload.synthetic import KINDS, named
 from headrace.workload.traces import HASHED, read_trace
 
 _SAME = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "auto": "bf16", "none": "bf16"}
@@ -102,7 +102,8 @@ class Asked:
     def demands(self) -> list[Demand]:
         """A trace's requests, or a workload's at its rate or of its users."""
         if (self.trace is None) == (self.workload is None):
-            raise ConfigError("give either trace, a file of recorded requests, or workload, a name", field="trace")
+            drawn = ", ".join(KINDS)
+            raise ConfigError(f"give either trace, a file of recorded requests, or workload: {drawn}", field="trace")
         if self.requests is not None and self.requests < 1:
             raise ConfigError(f"requests must be at least 1, got {self.requests}", field="requests")
         if self.trace is not None:
