@@ -23,6 +23,22 @@ namespace avx512 {
 const KernelTable& kernel_table();
 }
 #endif
+#ifdef HEADRACE_HAS_avx512bf16
+namespace avx512bf16 {
+void linear_float(const float* x, ptrdiff_t stride, int rows, const PackedMatrix& w, const LinearOut& out,
+                  int tile_begin, int tile_end);
+// The AVX-512 set but for matrices of BF16.
+const KernelTable& kernel_table() {
+  static const KernelTable table = [] {
+    KernelTable changed = avx512::kernel_table();
+    changed.name = "avx512bf16";
+    changed.linear_float = linear_float;
+    return changed;
+  }();
+  return table;
+}
+}  // namespace avx512bf16
+#endif
 
 std::vector<std::string> cpu_features() {
   std::vector<std::string> names;
@@ -61,8 +77,12 @@ namespace {
 std::vector<const KernelTable*> tables() {
   std::vector<const KernelTable*> found;
 #ifdef HEADRACE_HAS_avx512
-  if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx2", "fma", "f16c"}))
+  if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "avx2", "fma", "f16c"})) {
+#ifdef HEADRACE_HAS_avx512bf16
+    if (has({"avx512bf16"})) found.push_back(&avx512bf16::kernel_table());
+#endif
     found.push_back(&avx512::kernel_table());
+  }
 #endif
 #ifdef HEADRACE_HAS_avxvnni
   if (has({"avxvnni", "avx2", "fma", "f16c"})) found.push_back(&avxvnni::kernel_table());

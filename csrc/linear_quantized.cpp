@@ -7,6 +7,7 @@
 #include "dot.h"
 #include "kernel_functions.h"
 #include "linear_tile.h"
+#include "scratch.h"
 
 namespace headrace::HEADRACE_ISA {
 
@@ -101,9 +102,16 @@ void tile_rows(RowGroup x, Tile<Scale> tile, int k, int group, int k_segment, F3
   }
 }
 
-// A block of rows in groups that lie side by side: kept for the next task of the same rows.
+// A block of rows in groups that lie side by side: kept for the next task of the same rows. A thread has one; its room is
+// no part of it, as what belongs to a thread is zeroed, and so in memory, when the thread first comes by.
 class RowBlock {
  public:
+  RowBlock() {
+    room_.reserve(kValues + 2 * sizeof(float) * (kValues / kRun));
+    scale_ = room_.data();
+    scaled_sum_ = scale_ + kValues / kRun;
+    q_ = reinterpret_cast<int8_t*>(scaled_sum_ + kValues / kRun);
+  }
   static bool holds(int k) { return k <= kLongest; }
   static int rows(int k) { return max_int(kRowsAtOnce, static_cast<int>(kRowBlockBytes / k) / kRowsAtOnce * kRowsAtOnce); }
 
@@ -140,10 +148,9 @@ class RowBlock {
 
   QuantizedRows x_;
   int first_, last_;
-  // Only what a block needs is ever touched.
-  alignas(64) int8_t q_[kValues];
-  alignas(64) float scale_[kValues / kRun];
-  alignas(64) float scaled_sum_[kValues / kRun];
+  Scratch room_;  // only what a block needs is ever touched
+  float *scale_, *scaled_sum_;
+  int8_t* q_;
 };
 
 template <Scheme scheme, class Scale, int R>

@@ -19,7 +19,7 @@ from headrace.core.errors import ConfigError
         ({"shutdown_timeout": float("nan")}, "shutdown_timeout must be at least 0"),
         ({"port": 65536}, "port must be from 0"),
         ({"block_size": 17}, "block_size must be one of 16, 32, got 17"),
-        ({"isa": "neon"}, "isa must be one of auto, portable, avx2, avxvnni, avx512"),
+        ({"isa": "neon"}, "isa must be one of auto, portable, avx2, avxvnni, avx512, avx512bf16"),
         ({"host": ""}, "host must not be empty"),
         ({"api_key": ""}, "api_key must not be empty"),
         ({"api_key": "a\nb"}, "api_key must be made of ASCII"),

@@ -32,8 +32,10 @@ def cpu(case, *, threads=1, isa="auto"):
 
 
 def assert_agrees(case, entry, *, threads=1, isa="auto"):
-    expected, expected_caches = outcome(case, ReferenceProgram(case.program, case.inputs))
-    actual, caches = outcome(case, cpu(case, threads=threads, isa=isa))
+    runner = cpu(case, threads=threads, isa=isa)
+    reference = ReferenceProgram(case.program, case.inputs, bf16=runner.isa == "avx512bf16")
+    expected, expected_caches = outcome(case, reference)
+    actual, caches = outcome(case, runner)
     for name, value in expected.items():
         largest = np.abs(value).max(initial=0)
         np.testing.assert_allclose(actual[name], value, rtol=0, atol=entry.rtol * largest + entry.atol, err_msg=name)

@@ -143,6 +143,40 @@ HEADRACE_EMULATED __m512 _mm512_cvtepi32_ps(__m512i a) {
 HEADRACE_EMULATED __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i w, __m512i a) {
   return emulated::by_halves([](auto x, auto y, auto z) { return _mm256_dpbusd_avx_epi32(x, y, z); }, sum, w, a);
 }
+// Denormals count as 0 and come out as 0, beside bf16.
+HEADRACE_EMULATED float normal(float x) {
+  return (emulated::as<uint32_t>(x) & 0x7f800000u) == 0 ? __builtin_copysignf(0.0f, x) : x;
+}
+HEADRACE_EMULATED __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
+  const auto x = emulated::as<emulated::Word>(a), y = emulated::as<emulated::Word>(b);
+  const auto product = [](uint32_t v, uint32_t w, float to) {
+    return normal(__builtin_fmaf(normal(emulated::as<float>(v)), normal(emulated::as<float>(w)), to));
+  };
+  for (int i = 0; i < 16; ++i)
+    sum[i] = product(x[i] << 16, y[i] << 16, product(x[i] & 0xffff0000u, y[i] & 0xffff0000u, normal(sum[i])));
+  return sum;
+}
+HEADRACE_EMULATED __m512bh _mm512_cvtne2ps_pbh(__m512 high, __m512 low) {
+  emulated::Short words{};
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t bits = emulated::as<uint32_t>(normal(i < 16 ? low[i] : high[i - 16]));
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    words[i] = static_cast<uint16_t>(nan ? bits >> 16 | 0x40 : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+  }
+  return emulated::as<__m512bh>(words);
+}
+HEADRACE_EMULATED __m512i _mm512_maskz_loadu_epi32(__mmask16 mask, const void* p) {
+  emulated::Int lanes{};
+  for (int i = 0; i < 16; ++i)
+    if (mask >> i & 1) lanes[i] = emulated::read<int32_t>(static_cast<const char*>(p) + 4 * i);
+  return emulated::as<__m512i>(lanes);
+}
+HEADRACE_EMULATED __m512i _mm512_permutexvar_epi16(__m512i order, __m512i a) {
+  const auto from = emulated::as<emulated::Short>(order), x = emulated::as<emulated::Short>(a);
+  emulated::Short y{};
+  for (int i = 0; i < 32; ++i) y[i] = x[from[i] % 32];
+  return emulated::as<__m512i>(y);
+}
 HEADRACE_EMULATED __m512i _mm512_cvtepi8_epi32(__m128i a) {
   return emulated::join(_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8)));
 }

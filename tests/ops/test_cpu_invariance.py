@@ -94,6 +94,8 @@ def test_any_schedule_gives_the_same_bits(scheme, kv_dtype, block_size, isa, dat
 def test_wider_instruction_sets_give_the_bits_of_avx2(scheme, kv_dtype, isa):
     """But for 8-bit weights, which they read with an offset that is taken away again (csrc/dot.h): last bits differ,
     and so, seldom, which of two int8 an activation between them is rounded to."""
+    if (scheme, isa) == ("bf16", "avx512bf16"):
+        pytest.skip("it rounds activations: held to its reference in test_cpu.py")
     got, expected = (alone(scheme, kv_dtype, 16, which) for which in (isa, "avx2"))
     if scheme == "q8":
         off = np.abs(got - expected) / np.abs(expected).max()

@@ -118,7 +118,7 @@ class Config:
     )
     threads: int | None = _field(None, "Threads of the CPU kernels. Default: the cores this process may use.")
     pin_threads: bool = _field(False, "Keep each worker of the CPU kernels on a core of its own.")
-    isa: str = _field("auto", "Instruction set of the CPU kernels: auto, portable, avx2, avxvnni, avx512.")
+    isa: str = _field("auto", "Instruction set of the CPU kernels: auto, portable, avx2, avxvnni, avx512, avx512bf16.")
     seed: int = _field(0, "Seed from which requests without one get theirs.")
     enable_prefix_caching: bool = _field(True, "Reuse the KV blocks of common prefixes.")
     pipeline_depth: int = _field(1, "Steps that may be begun before the first is finished.")
@@ -196,7 +196,7 @@ class Config:
         _one_of("block_size", self.block_size, (16, 32))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_DTYPES))
         _one_of("quantization", self.quantization, QUANTIZATIONS)
-        _one_of("isa", self.isa, ("auto", "portable", "avx2", "avxvnni", "avx512"))
+        _one_of("isa", self.isa, ("auto", "portable", "avx2", "avxvnni", "avx512", "avx512bf16"))
         if self.kv_offloading_size is not None and not self.enable_prefix_caching:
             raise ConfigError(
                 "kv_offloading_size needs enable_prefix_caching: what leaves the KV cache is found by its prefix",

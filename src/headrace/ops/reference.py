@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.ops import program as ir
-from headrace.ops.kv_codec import KVCodec
-from headrace.ops.matrix import ACTIVATION_GROUP
+from headrace.ops.kv_codec import KVCodec, narrow_bf16, widen_bf16
+from headrace.ops.matrix import ACTIVATION_GROUP, Matrix
 from headrace.ops.step import StepInputs
 from headrace.ops.step_check import check_step, first_block
 
@@ -19,9 +19,11 @@ Float = npt.NDArray[np.float32]
 
 
 class ReferenceProgram:
-    """Runs a program over the front of `inputs`; matrices are dequantized on first use and kept."""
+    """Runs a program over the front of `inputs`; matrices are dequantized on first use and kept. bf16: matrices of bf16
+    see their input rounded to bf16, as on kernels that multiply so (avx512bf16)."""
 
-    def __init__(self, program: ir.Program, inputs: StepInputs) -> None:
+    def __init__(self, program: ir.Program, inputs: StepInputs, *, bf16: bool = False) -> None:
+        self._bf16 = bf16
         self.program = program
         self.inputs = inputs
         self._data = {
@@ -63,10 +65,15 @@ class ReferenceProgram:
         scale = 1 / np.sqrt(np.mean(groups * groups, axis=2, keepdims=True, dtype=np.float32) + np.float32(op.eps))
         self._buffers[op.output][:, begin:end] = (groups * scale * self.program.vectors[op.weight]).reshape(x.shape)
 
+    def _seen(self, name: str, matrix: Matrix) -> Float:
+        """A buffer as a linear with this matrix sees it."""
+        x = self._buffers[name]
+        if matrix.quantized:
+            return round_activations(x)
+        return widen_bf16(narrow_bf16(x)) if self._bf16 and matrix.scheme == "bf16" else x
+
     def _linear(self, op: ir.Linear) -> None:
-        x = self._buffers[op.input]
-        if self.program.matrices[op.matrix].quantized:
-            x = round_activations(x)
+        x = self._seen(op.input, self.program.matrices[op.matrix])
         y = x @ self._weights(op.matrix).T
         if op.bias is not None:
             y += self.program.vectors[op.bias]
@@ -133,11 +140,10 @@ class ReferenceProgram:
         self._buffers[op.output][:] = np.concatenate([index.astype(np.float32), taken], axis=1)
 
     def _expert_linear(self, op: ir.ExpertLinear) -> None:
-        x, matrix = self._buffers[op.input], self.program.matrices[op.matrix]
+        matrix = self.program.matrices[op.matrix]
+        x = self._seen(op.input, matrix)
         experts = self._weights(op.matrix).reshape(op.experts, -1, matrix.k)
         routes, n = self._buffers[op.routes].astype(np.int64), matrix.n // op.experts
-        if matrix.quantized:
-            x = round_activations(x)
         for j in range(op.taken):
             run = x if op.shared_input else x[:, j * matrix.k : (j + 1) * matrix.k]
             out = self._buffers[op.output][:, op.column + j * n : op.column + (j + 1) * n]
