@@ -16,7 +16,7 @@ from tests.letters import Letters
 from tests.tiny_models import VOCAB, tiny_program
 
 from headrace.core.config import Config
-from headrace.core.request import CacheHint, FinishReason, Request, SamplingParams
+from headrace.core.request import CacheHint, FinishReason, OutputDelta, Request, SamplingParams
 from headrace.core.structured import StructuredOutputsParams
 from headrace.engine.completion import Choice, Limits, SeedSource, build_requests
 from headrace.engine.engine import Engine
@@ -73,6 +73,8 @@ class Asked:
     gap: int = 0
     leaves: int | None = None
     """After so many tokens its client goes away."""
+    replayed: int = 0
+    """So many tokens came from an engine that has ended since."""
 
     def requests(self, name: str, params: SamplingParams) -> list[Request]:
         return build_requests(
@@ -160,6 +162,7 @@ def _asked() -> st.SearchStrategy[Asked]:
         guesses=st.sampled_from([None, None, None, 0, 1, 3]),
         gap=st.integers(0, 4),
         leaves=st.one_of(st.none(), st.none(), st.integers(0, 20)),
+        replayed=st.sampled_from([0, 0, 0, 1, 4, 9]),
     )
 
 
@@ -349,15 +352,35 @@ def engine_on(executor: LocalExecutor, setup: Setup, drafter: Drafter | None) ->
     return Engine(executor, config, drafter=drafter, disk=executor.disk, forms=forms, fingerprint="tiny")
 
 
+def begin(request: Request, right: Choice, replayed: int) -> tuple[Request, Choice]:
+    """A request and its answer, of which so many tokens are here already if there are more to come."""
+    choice = Choice.of(request, Text(request.params.skip_special_tokens))
+    if replayed and replayed < len(right.token_ids):
+        tokens, scores = right.token_ids[:replayed], right.logprobs and right.logprobs[:replayed]
+        choice.push(OutputDelta(request.request_id, tokens, scores))
+        request = msgspec.structs.replace(request, output_ids=tokens)
+    return request, choice
+
+
 def run(
-    engine: Engine, asked: list[Asked], params: list[SamplingParams], setup: Setup, *, round_: int = 0
+    engine: Engine,
+    asked: list[Asked],
+    wanted: list[tuple[SamplingParams, list[Choice]]],
+    setup: Setup,
+    round_: int,
 ) -> list[list[Choice]]:
     """The answers, by client and choice."""
     clock = (setup.tick * i for i in count(1)).__next__
-    coming = [(one, one.requests(f"{round_}.{n}", its)) for n, (one, its) in enumerate(zip(asked, params, strict=True))]
-    answers = [[Choice.of(r, Text(r.params.skip_special_tokens)) for r in group] for _, group in coming]
-    named = zip((r.request_id for _, group in coming for r in group), (c for its in answers for c in its), strict=True)
-    by_id = dict(named)
+    begun = [
+        [
+            begin(request, right, one.replayed)
+            for request, right in zip(one.requests(f"{round_}.{n}", its), all_right, strict=True)
+        ]
+        for n, (one, (its, all_right)) in enumerate(zip(asked, wanted, strict=True))
+    ]
+    coming = [(one, [request for request, _ in group]) for one, group in zip(asked, begun, strict=True)]
+    answers = [[choice for _, choice in group] for group in begun]
+    by_id = {request.request_id: choice for group in begun for request, choice in group}
     leaving = {r.request_id: one.leaves for one, group in coming for r in group if one.leaves is not None}
     gap = steps = 0
     while coming or engine.has_work:
@@ -431,7 +454,6 @@ def check(asked: list[Asked], setup: Setup) -> None:
     """Cold and warm, every answer is what it is alone, or its beginning where its client left or a step failed again
     and again because of it, as far as can be told."""
     wanted = [alone(setup.model, one) for one in asked]
-    params = [its for its, _ in wanted]
     texts = [[*one.prompt, *choice.token_ids] for one, (_, its) in zip(asked, wanted, strict=True) for choice in its]
     with tempfile.TemporaryDirectory() as folder:
         executor = device(setup, Path(folder) if setup.disk else None)
@@ -440,7 +462,7 @@ def check(asked: list[Asked], setup: Setup) -> None:
             drafter = guesser.drafter(texts) if isinstance(guesser, Script) else lookup_drafter(str(guesser))
             engine = engine_on(executor, setup, drafter or executor.drafter)
             for round_ in range(2):
-                got = run(engine, asked, params, setup, round_=round_)
+                got = run(engine, asked, wanted, setup, round_)
                 for one, (_, expected), answers in zip(asked, wanted, got, strict=True):
                     for choice, right in zip(answers, expected, strict=True):
                         compare(one, choice, right, setup)
