@@ -26,15 +26,15 @@ def learnt(times, drafted=None, rounds=12, pace=lambda n: 1.0):
 
 def test_it_is_what_was_measured_and_a_line_between():
     cost = learnt({1: 4e-3, 4: 7e-3})
-    assert [cost.seconds(rows) for rows in (1, 2, 4)] == pytest.approx([4e-3, 5e-3, 7e-3])
+    assert [cost.seconds(rows) for rows in (1, 2, 4)] == pytest.approx([4e-3, 5e-3, 7e-3], rel=0.02)
     assert cost.seconds(8) > 7e-3
 
 
 def test_guesses_have_a_cost_of_their_own():
     cost = learnt({1: 4e-3, 2: 5e-3}, {2: 6e-3, 9: 13e-3})
-    assert cost.seconds(2) == pytest.approx(5e-3)
-    assert cost.relative(1, 8)[1] == pytest.approx(1.5)
-    assert cost.relative(1, 8)[8] == pytest.approx(13 / 4)
+    assert cost.seconds(2) == pytest.approx(5e-3, rel=0.02)
+    assert cost.relative(1, 8)[1] == pytest.approx(1.5, rel=0.02)
+    assert cost.relative(1, 8)[8] == pytest.approx(13 / 4, rel=0.02)
 
 
 def test_what_was_never_tried_is_hoped_to_cost_less_than_the_line_says():
@@ -43,7 +43,7 @@ def test_what_was_never_tried_is_hoped_to_cost_less_than_the_line_says():
 
 
 def test_it_does_not_fall_with_rows():
-    cost = learnt({1: 4e-3}, {2: 5e-3, 3: 8e-3, 4: 6e-3, 5: 9e-3})
+    cost = learnt({1: 4e-3}, {2: 5e-3, 3: 8e-3, 4: 6e-3, 5: 9e-3}, rounds=40)
     taken = [cost.seconds(rows, drafted=True) for rows in range(2, 6)]
     assert taken == pytest.approx([5e-3, 7e-3, 7e-3, 9e-3], rel=0.02)
     assert taken == sorted(taken)
@@ -53,7 +53,8 @@ def test_a_stall_does_not_count_even_at_the_first_try():
     cost = learnt({1: 4e-3})
     cost.observe(step(3), 200e-3, drafted=True)
     assert cost.seconds(3, drafted=True) < 20e-3
-    for _ in range(2):
+    for _ in range(6):
+        cost.observe(step(1), 4e-3)
         cost.observe(step(3), 6e-3, drafted=True)
     assert cost.relative(1, 2)[2] == pytest.approx(1.5, rel=0.1)
 
@@ -81,6 +82,39 @@ def test_a_slow_spell_changes_no_ratio():
     assert cost.seconds(1) == pytest.approx(12e-3, rel=0.1)
 
 
+def test_the_less_a_kind_is_known_the_sooner_it_is_compared_with_a_step_without_guesses():
+    cost = RowCost(LatencyModel())
+    runs = []
+    for _ in range(20):
+        cost.observe(step(1), 4e-3)
+        assert cost.knows(1)
+        runs.append(0)
+        while cost.knows(1):
+            cost.observe(step(3), 6e-3, drafted=True)
+            runs[-1] += 1
+    assert runs[:2] == [1, 1]
+    assert runs == sorted(runs)
+    assert 8 <= runs[-1] <= 16
+
+
+def test_a_slow_spell_in_which_only_guesses_are_made_changes_no_ratio():
+    """As in a loop: sixteen steps with guesses for one without, while the machine is slower and slower."""
+    cost = learnt({1: 4e-3}, {9: 12e-3}, rounds=30)
+    for n in range(400):
+        slow = 1.01 ** min(n, 100)
+        if n % 16:
+            cost.observe(step(9), 12e-3 * slow, drafted=True)
+        else:
+            cost.observe(step(1), 4e-3 * slow)
+    assert cost.relative(1, 8)[8] == pytest.approx(3, rel=0.05)
+
+
+def test_steps_of_nearly_as_many_rows_are_taken_together():
+    cost = learnt({32: 32e-3}, {33 + n: 1e-3 * (33 + n) for n in range(8)})
+    assert [rows for rows, guesses, _, _ in cost.measured() if guesses] == [pytest.approx(37, abs=2)]
+    assert cost.relative(32, 8)[8] == pytest.approx(40 / 32, rel=0.05)
+
+
 def test_what_guesses_took_is_forgotten_where_none_are_made():
     cost = learnt({1: 4e-3}, {2: 40e-3})
     assert cost.relative(1, 1)[1] > 5
@@ -98,5 +132,5 @@ def test_only_steps_that_decode_count():
     assert not cost.knows(1)
     assert cost.knows(MOST_ROWS + 1)
     cost.observe(step(1), 4e-3)
-    assert cost.measured() == [(1, False, pytest.approx(4e-3), 1)]
+    assert cost.measured() == [(1, False, pytest.approx(4e-3), 0)]
     assert cost.knows(1)

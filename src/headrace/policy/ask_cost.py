@@ -2,10 +2,14 @@
 is new. It is what whole steps took beyond what their rows take, by how many requests were asked for.
 """
 
-from headrace.policy.row_cost import Curve
+from collections import deque
+from statistics import median
 
+import numpy as np
+
+_REMEMBERED = 11
 _FRESH = 8
-"""Measurements after which the curve is drawn anew."""
+"""Measurements after which the medians are taken anew."""
 _TRY_AGAIN = 64
 """Times that asking seemed too dear, after which the oldest measurements are forgotten."""
 
@@ -14,15 +18,16 @@ class AskCost:
     """Seconds for each token ahead; 0 before anything is known, so that it is tried."""
 
     def __init__(self) -> None:
-        self._curve = Curve(1)
+        self._measured: dict[int, deque[float]] = {}
+        self._taken: dict[int, float] = {}
         self._fresh = 0
         self._refused = 0
 
     def observe(self, requests: int, ahead: int, seconds: float) -> None:
         """Asking for so many requests and up to so many tokens each took so long."""
-        self._curve.add(requests, max(seconds, 0.0) / ahead)
+        self._measured.setdefault(requests, deque(maxlen=_REMEMBERED)).append(max(seconds, 0.0) / ahead)
         self._fresh += 1
-        if self._fresh >= _FRESH or not self._curve.rows:
+        if self._fresh >= _FRESH or not self._taken:
             self._draw()
 
     def refuse(self) -> None:
@@ -31,12 +36,15 @@ class AskCost:
         if self._refused >= _TRY_AGAIN:
             # A stall when it was last tried must not keep it from being tried for ever.
             self._refused = 0
-            self._curve.forget()
+            for seen in self._measured.values():
+                seen.popleft()
             self._draw()
 
     def seconds(self, requests: int) -> float:
-        return self._curve.at(requests)
+        """Between its neighbours, or as the nearest."""
+        return float(np.interp(requests, list(self._taken), list(self._taken.values()))) if self._taken else 0.0
 
     def _draw(self) -> None:
         self._fresh = 0
-        self._curve.draw()
+        self._measured = {requests: seen for requests, seen in sorted(self._measured.items()) if seen}
+        self._taken = {requests: median(seen) for requests, seen in self._measured.items()}

@@ -2,86 +2,82 @@
 is a sum of so much for each thing done; where a device reads all weights for one row as for eight, the cost of the
 second row is what guessing turns on, and no such sum says it. Nor does it know what guessing takes beside the device.
 
-What counts is how figures compare, so a machine that is slow for a while must not make what was measured just then
-look dear: each is noted in terms of how fast the machine is at the time. Other work makes a step longer and never
-shorter, whatever its rows, so it is the lower quarter of what was measured that is compared.
+What counts is how figures compare, and a machine that is slow for a while is so for all. So each step is compared with
+the one just before it, if that was of another kind: a slow spell falls on both, and a stall counts no more than the
+farthest that one may be off. Steps with guesses only would compare with nothing, so that now and then one without is
+called for: at once after a kind that is little known.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 from math import inf
-from statistics import median
 
 from headrace.policy.latency import LatencyModel, StepWork
 
 MOST_ROWS = 128
-_REMEMBERED = 11
+_EXACT = 16
+"""Steps with guesses of up to so many rows are told apart; larger ones are taken together with those of nearly as
+many, as there are too many of them to be tried one by one."""
 _FRESH = 16
 """Measurements after which the curves are drawn anew."""
 _WARM = 8
-_LOOK_AGAIN = 16
-"""Times that curves are drawn without a step of so many rows with guesses, after which its oldest is forgotten: what
-seemed too dear when it was tried is not tried else."""
+_REDRAWS = 16
+_LOOK_AGAIN = 256
+"""Steps after which one kind of steps with guesses is forgotten, if it was not seen for as long: what seemed too dear
+when it was tried is not tried else."""
+_KNOWN = 32
+"""Comparisons from which on one more counts no more than this share; and steps with guesses in a row, at most."""
+_UNKNOWN = 9.0
+"""How little a kind that was never compared is known, where 1 is what one comparison leaves."""
+_FARTHEST = 1.6
 _PACE_WEIGHT = 0.1
-_USUAL_WEIGHT = 0.02
-_ENOUGH = 3
-"""Measurements that say what is usual."""
-_FASTEST, _SLOWEST = 0.5, 2.0
 _SHORTEST = 1e-9
 _HOPED = 0.3
 
 
-class Curve:
-    """Steps of one kind: the last measurements for each number of rows, and a line that does not fall through their
-    lower quarters. least: how many make one that counts."""
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """Steps of so many rows, in the mean: what they take at pace 1, comparisons, and when the last one was seen."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
-        self.measured: dict[int, deque[float]] = {}
-        self.rows: list[int] = []
+    rows: float
+    seconds: float
+    compared: int = 0
+    seen: int = 0
+
+    @property
+    def doubt(self) -> float:
+        return 1 / min(self.compared, _KNOWN) if self.compared else _UNKNOWN
+
+
+class _Line:
+    """Through what kinds of steps take."""
+
+    def __init__(self) -> None:
+        self.rows: list[float] = []
         self.seconds: list[float] = []
 
-    def add(self, rows: int, seconds: float) -> None:
-        """One more measurement, drawn later."""
-        self.measured.setdefault(rows, deque(maxlen=_REMEMBERED)).append(seconds)
-
-    def at(self, rows: int) -> float:
-        """Between its neighbours, or as the nearest; 0 where nothing was drawn."""
-        at = bisect_left(self.rows, rows)
-        if not 0 < at < len(self.rows):
-            return self.seconds[min(at, len(self.rows) - 1)] if self.rows else 0.0
-        return _between(self.rows[at - 1], self.seconds[at - 1], self.rows[at], self.seconds[at], rows)
-
-    def forget(self) -> None:
-        """Drop the oldest measurement of each."""
-        for rows in list(self.measured):
-            self.forget_one(rows)
-
-    def forget_one(self, rows: int) -> None:
-        """Drop the oldest measurement of so many rows."""
-        seen = self.measured[rows]
-        seen.popleft()
-        if not seen:
-            del self.measured[rows]
-
-    def draw(self) -> None:
-        # Neighbours that fall are taken together (pool adjacent violators), weighed by how often they were measured.
-        pools: list[tuple[float, int, list[int]]] = []
-        for rows in sorted(self.measured):
-            seen = self.measured[rows]
-            if len(seen) < self.least:
-                continue
-            value, weight, members = low(seen), len(seen), [rows]
-            while pools and pools[-1][0] > value:
+    def draw(self, kinds: dict[int, _Kind], *, rising: bool) -> None:
+        """rising: neighbours that fall are taken together (pool adjacent violators), weighed by how well they are
+        known. Else what was compared only with others is left as it is."""
+        pools: list[tuple[float, float, list[float]]] = []
+        for _, kind in sorted(kinds.items()):
+            value, weight, members = kind.seconds, 1 / kind.doubt, [kind.rows]
+            while rising and pools and pools[-1][0] > value:
                 before, heavy, others = pools.pop()
                 value = (before * heavy + value * weight) / (heavy + weight)
                 weight, members = heavy + weight, others + members
             pools.append((value, weight, members))
         self.rows = [rows for _, _, members in pools for rows in members]
         self.seconds = [value for value, _, members in pools for _ in members]
+
+    def at(self, rows: float) -> float:
+        """Between its neighbours, or as the nearest."""
+        at = bisect_left(self.rows, rows)
+        if not 0 < at < len(self.rows):
+            return self.seconds[min(at, len(self.rows) - 1)]
+        return _between(self.rows[at - 1], self.seconds[at - 1], self.rows[at], self.seconds[at], rows)
 
 
 class RowCost:
@@ -90,71 +86,102 @@ class RowCost:
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
-        self._plain = Curve(1)
-        # A stall at the first try would keep guesses from being tried again.
-        self._drafted = Curve(3 if latency.learning else 1)
+        # By rows; with guesses, by the most rows that are taken together.
+        self._kinds: dict[bool, dict[int, _Kind]] = {False: {}, True: {}}
+        self._plain, self._drafted = _Line(), _Line()
         # How slow the machine is at present: 1 as slow as when it was first measured.
         self._pace = 1.0
-        # By rows and whether some are guesses, what such a step takes at pace 1. Pace and this share each surprise, in
-        # one proportion: so what stalls add to a mean, but not to a median, cannot carry the pace away over time.
-        self._usual: dict[tuple[int, bool], float] = {}
         self._row = 0.0
+        self._steps = 0
         self._fresh = 0
+        # The step before this one: its kind, and what pace it speaks for.
+        self._before: tuple[_Kind, float] | None = None
         # How often the curves were drawn: between two draws nothing changes.
         self.draws = 0
-        # By rows with guesses: at which draw they were measured, or something of them forgotten.
-        self._touched: dict[int, int] = {}
+        self._look_again = _LOOK_AGAIN
+        # Steps for which one with guesses like the last may go without another to be compared with.
+        self._alone = 1
         self._relative: dict[int, list[float]] = {}
 
     def observe(self, work: StepWork, seconds: float, *, drafted: bool = False) -> None:
         """A step of decodes took so long, all that is done for it included. drafted: some of its rows were guesses."""
         rows = work.tokens
         if not 0 < rows <= MOST_ROWS or work.logit_rows < rows or seconds <= 0:
+            self._before = None
             return
-        curve = self._drafted if drafted else self._plain
+        self._steps += 1
+        self._fresh += 1
+        kind = self._kind(rows, seconds, drafted=drafted)
+        kind.seen = self._steps
+        expected = kind.seconds
         if drafted:
-            self._touched[rows] = self.draws
-        if len(curve.measured.get(rows, ())) < curve.least:
-            self._fresh = _FRESH
-        else:
-            self._adapt((rows, drafted), curve.measured[rows], seconds)
-            self._fresh += 1
-        curve.add(rows, seconds / self._pace)
+            self._alone = max(1, min(kind.compared, _KNOWN) // 2)
+            if kind.rows != rows and self._drafted.rows:
+                expected *= self._drafted.at(rows) / self._drafted.at(kind.rows)
+                kind.rows += (rows - kind.rows) * _PACE_WEIGHT
+        pace = seconds / expected
+        before, self._before = self._before, (kind, pace)
+        if before is not None and before[0] is not kind:
+            off = _near(pace / before[1])
+            if off != pace / before[1]:
+                # A stall is not to count once more when the next step is compared with it.
+                self._before = None
+            self._compare(kind, before[0], off)
+        self._pace *= _near(pace / self._pace) ** _PACE_WEIGHT
         if self._fresh >= _FRESH:
-            self._fresh = 0
-            self.draws += 1
-            for rows in [one for one, at in self._touched.items() if self.draws >= at + _LOOK_AGAIN]:
-                self._touched[rows] = self.draws
-                self._drafted.forget_one(rows)
-                if rows not in self._drafted.measured:
-                    del self._touched[rows]
-            self._plain.draw()
-            self._drafted.draw()
-            self._relative.clear()
-            if self.draws <= _WARM or self.draws % _LOOK_AGAIN == 0:
-                self._row = 0.0
+            self._draw()
 
-    def _adapt(self, kind: tuple[int, bool], seen: deque[float], seconds: float) -> None:
-        usual = self._usual.get(kind)
-        if usual is None:
-            if len(seen) >= _ENOUGH:
-                self._usual[kind] = median(seen)
-            return
-        off = min(max(seconds / (self._pace * usual), _FASTEST), _SLOWEST)
-        self._pace *= off**_PACE_WEIGHT
-        self._usual[kind] = usual * off**_USUAL_WEIGHT
+    def _kind(self, rows: int, seconds: float, *, drafted: bool) -> _Kind:
+        kinds, key = self._kinds[drafted], _together(rows) if drafted else rows
+        kind = kinds.get(key)
+        if kind is None:
+            if drafted and self._kinds[False]:
+                # How it compares is told by comparison; until then it is what was hoped.
+                seconds = self.seconds(rows, drafted=True)
+            kind = kinds[key] = _Kind(rows, seconds / self._pace)
+            self._fresh = _FRESH
+        return kind
+
+    def _compare(self, kind: _Kind, other: _Kind, off: float) -> None:
+        """Each takes the share of what they are off that its doubt has in all there is; that of one comparison is 1."""
+        doubts = kind.doubt + other.doubt + 1
+        kind.seconds *= off ** (kind.doubt / doubts)
+        other.seconds /= off ** (other.doubt / doubts)
+        for one in (kind, other):
+            one.compared += 1
+            if one.compared <= 4:
+                self._fresh = _FRESH
+
+    def _draw(self) -> None:
+        self._fresh = 0
+        self.draws += 1
+        drafted = self._kinds[True]
+        if self._steps >= self._look_again and drafted:
+            self._look_again = self._steps + _LOOK_AGAIN
+            oldest = min(drafted, key=lambda key: drafted[key].seen)
+            if drafted[oldest].seen <= self._steps - _LOOK_AGAIN:
+                del drafted[oldest]
+        self._plain.draw(self._kinds[False], rising=False)
+        self._drafted.draw(drafted, rising=True)
+        self._relative.clear()
+        if self.draws <= _WARM or self.draws % _REDRAWS == 0:
+            self._row = 0.0
 
     def measured(self) -> list[tuple[int, bool, float, int]]:
-        """(rows, whether some were guesses, seconds at the present pace, of how many measurements)."""
+        """(rows, whether some were guesses, seconds at the present pace, of how many comparisons)."""
         return [
-            (rows, guesses, self._pace * low(seen), len(seen))
-            for guesses, curve in ((False, self._plain), (True, self._drafted))
-            for rows, seen in sorted(curve.measured.items())
+            (round(kind.rows), guesses, self._pace * kind.seconds, kind.compared)
+            for guesses, kinds in self._kinds.items()
+            for _, kind in sorted(kinds.items())
         ]
 
     def knows(self, rows: int) -> bool:
-        """Whether it was measured what so many decodes take without guesses, or need not be."""
-        return rows > MOST_ROWS or rows in self._plain.measured or not self._latency.learning
+        """Whether guesses beside so many decodes can be compared with none, or need not be: a step without is known,
+        and not long ago."""
+        if rows > MOST_ROWS or not self._latency.learning:
+            return True
+        kind = self._kinds[False].get(rows)
+        return kind is not None and self._steps - kind.seen < max(1, min(self._alone, kind.compared // 2))
 
     def relative(self, rows: int, most: int) -> list[float]:
         """What a step of `rows` takes with 0, 1, ... guesses beside it, up to at least `most`, in terms of what it
@@ -163,7 +190,7 @@ class RowCost:
         if len(known) <= most:
             plain = self.seconds(rows)
             more = range(len(known), most + 1)
-            known += [self.seconds(rows + guesses, drafted=True) / plain for guesses in more]
+            known += [max(1.0, self.seconds(rows + guesses, drafted=True) / plain) for guesses in more]
         return known
 
     def seconds(self, rows: int, *, drafted: bool = False) -> float:
@@ -188,31 +215,31 @@ class RowCost:
     def _with_guesses(self, rows: int) -> float:
         known, taken = self._drafted.rows, self._drafted.seconds
         at = bisect_left(known, rows)
-        if at == len(known):
-            more = self._more(known[-1], rows)
-            if not self._latency.learning:
-                return taken[-1] + more
-            return taken[-1] + min(more, (rows - known[-1]) * self._slope(known[-1], taken[-1]))
-        if known[at] == rows:
+        if at < len(known) and known[at] == rows:
             return taken[at]
-        if at:
-            return _hoped(known[at - 1], taken[at - 1], known[at], taken[at], rows)
-        # From what fewer rows take without guesses: hopeful, and put right as soon as it is tried.
-        base = bisect_left(self._plain.rows, rows) - 1
-        if base < 0:
-            return taken[0] * min(1.0, self._predicted(rows) / self._predicted(known[0]))
-        return _hoped(self._plain.rows[base], self._plain.seconds[base], known[0], taken[0], rows)
+        # From the nearest fewer rows, with guesses or without: hopeful, and put right as soon as it is tried.
+        base = bisect_right(self._plain.rows, rows) - 1
+        below = [(known[at - 1], taken[at - 1])] if at else []
+        if base >= 0:
+            below.append((self._plain.rows[base], self._plain.seconds[base]))
+        if not below:
+            return taken[0] * min(1.0, self._predicted(rows) / self._predicted(round(known[0])))
+        few, before = max(below)
+        if at < len(known):
+            return _hoped(few, before, known[at], taken[at], rows)
+        more = self._more(few, rows)
+        return before + (min(more, (rows - few) * self._slope(few, before)) if self._latency.learning else more)
 
-    def _slope(self, rows: int, seconds: float) -> float:
+    def _slope(self, rows: float, seconds: float) -> float:
         """What each row up to this many has taken more than the fewest."""
         known, taken = self._plain.rows, self._plain.seconds
         return max(0.0, seconds - taken[0]) / (rows - known[0]) if known and known[0] < rows else inf
 
-    def _more(self, rows: int, many: int) -> float:
+    def _more(self, rows: float, many: int) -> float:
         """What the latency model says that so many rows take more, at the pace of the first steps."""
         if self._latency.learning:
             return (many - rows) * self._row_seconds()
-        return (self._predicted(many) - self._predicted(rows)) / self._pace
+        return (self._predicted(many) - self._predicted(round(rows))) / self._pace
 
     def _predicted(self, rows: int) -> float:
         return self._latency.predict(StepWork(rows, rows, 0, 0.0, rows, rows))
@@ -224,16 +251,21 @@ class RowCost:
         return self._row
 
 
-def low(seen: Iterable[float]) -> float:
-    """Their lower quarter; of up to four, the least."""
-    ordered = sorted(seen)
-    return ordered[(len(ordered) - 1) // 4]
+def _together(rows: int) -> int:
+    """The most rows that are taken together with so many: a quarter of a power of two more than the fewest, at most."""
+    step = 1 if rows <= _EXACT else 1 << (rows - 1).bit_length() - 3
+    return -(-rows // step) * step
 
 
-def _between(few: int, before: float, many: int, after: float, rows: int) -> float:
+def _near(off: float) -> float:
+    return min(max(off, 1 / _FARTHEST), _FARTHEST)
+
+
+def _between(few: float, before: float, many: float, after: float, rows: float) -> float:
     return before + (after - before) * (rows - few) / (many - few)
 
 
-def _hoped(few: int, before: float, many: int, after: float, rows: int) -> float:
+def _hoped(few: float, before: float, many: float, after: float, rows: float) -> float:
     """Less than the line says: a step that turns out dearer puts it right, one that is never tried does not."""
-    return before + _HOPED * (after - before) * (rows - few) / (many - few)
+    share = _HOPED if many <= _EXACT else 1.0
+    return before + share * (after - before) * (rows - few) / (many - few)

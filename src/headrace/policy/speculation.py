@@ -1,7 +1,8 @@
 """How many tokens to guess ahead, for whom and in which step. A drafter proposes tokens with the odds that the model
 would generate them; they are computed beside the last known token, and those that the model would have sampled itself
-are kept (verification.py). Drafting costs rows and saves steps, so a step gets those drafts that make it bring the most
-tokens a second: none where rows are dear, and none for a request whose drafts keep failing, until it is tried again.
+are kept (verification.py). Drafting costs rows and saves steps, so a step gets those drafts that are worth most to all
+who share it (worth.py): none where rows are dear, and none for a request whose drafts keep failing, until it is tried
+again.
 
 Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2023), 3.3, has the expected gain. Here
 every position has odds of its own, and the cost of rows is measured.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -28,6 +28,7 @@ from headrace.policy.moves import Move
 from headrace.policy.plan import Plan
 from headrace.policy.row_cost import RowCost
 from headrace.policy.slots import Slots
+from headrace.policy.worth import how_many, least_odds, ranked
 
 _FADE = 0.8
 _REST = 0.98
@@ -36,7 +37,7 @@ _PRIOR, _PRIOR_ALL = 2.0, 8.0
 _HOPE = 0.75
 """What a drafter's odds are held to be worth before anything is known of it."""
 _LONGEST_QUIET = 7
-"""A costly drafter of no use is asked again after at most two to the power of this many steps."""
+"""Proposals of no use in a row that count; a costly drafter is asked again after two to this power of steps at most."""
 _FIRST = 4
 """Requests that a costly drafter is asked for as long as little is known of it."""
 _GAIN = 1.05
@@ -44,8 +45,8 @@ _GAIN = 1.05
 _IDLE = 8
 """Steps for which nobody is looked at after none was worth asking for."""
 _SURE = 0.95
-_LEAST_ODDS = 0.05
-"""Guesses that are this unlikely are not computed even where a row costs nothing that can be measured."""
+_RARE, _CALM = 0.5, 4.0
+"""Where guesses must have better odds than this to be of use, those who have none are looked at less often."""
 
 
 class Context(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -237,7 +238,10 @@ class Speculation:
         if not steady or crew is None or crew.slots is not plan.slots:
             crew = self._crew = self._gather(state, plan)
         if crew.draws != self.cost.draws:
-            crew.draws, crew.idle_until, crew.least = self.cost.draws, 0, self._least_odds(crew)
+            crew.draws, crew.idle_until, crew.least = self.cost.draws, 0, 1.0
+            if guessing := len(crew.members):
+                taken = self.cost.relative(crew.rows, most := max(self._most, guessing))
+                crew.least = least_odds(taken[: most + 1], crew.sampled, guessing)
         if crew.idle_until > self._steps or not crew.members or left <= 0:
             return None
         # What guesses cost is told by comparison; steps with chunks of prompts are not measured.
@@ -262,8 +266,8 @@ class Speculation:
                 member.record.read = True
         proposals = self.drafter.propose(contexts)
         kept = self._choose(proposals, trusts, crew, left)
+        self._mind(chosen, kept, crew.least)
         if self.drafter.costly:
-            self._mind(chosen, kept)
             firsts = [proposal.odds[0] for proposal in proposals if proposal.odds]
             self._stated += (1 - _FADE) * (sum(firsts) / len(firsts) - self._stated) if firsts else 0.0
         total = sum(kept)
@@ -375,18 +379,14 @@ class Speculation:
             record = self._records[slot] = _Record(serial, self._steps)
         return record
 
-    def _mind(self, chosen: list[_Member], kept: list[int]) -> None:
-        """Ask less often where what a costly drafter proposed is of no use."""
+    def _mind(self, chosen: list[_Member], kept: list[int], least: float) -> None:
+        """Ask less often for those to whom what was proposed is of no use, if asking takes long or only guesses that
+        are nearly sure are of use."""
         for member, used in zip(chosen, kept, strict=True):
             record = member.record
             record.wasted = 0 if used else min(record.wasted + 1, _LONGEST_QUIET)
-            record.quiet_until = 0 if used else self._steps + (1 << record.wasted)
-
-    def _least_odds(self, crew: _Crew) -> float:
-        """Odds that a request's first guess must have for some number of guesses to make up for the rows they take."""
-        taken = self.cost.relative(crew.rows, self._most)
-        cheapest = min((taken[guesses] - 1) / guesses for guesses in range(1, self._most + 1))
-        return max(_LEAST_ODDS, crew.sampled * cheapest)
+            quiet = 1 << record.wasted if self.drafter.costly else int(record.wasted * _CALM * (least - _RARE))
+            record.quiet_until = 0 if used else self._steps + quiet
 
     def _worth_asking(self, crew: _Crew, trusts: list[float], most: int) -> int:
         """How many tokens ahead to ask a costly drafter for, so that a step brings the most a second; 0 for none."""
@@ -405,36 +405,14 @@ class Speculation:
         return far
 
     def _choose(self, proposals: Sequence[Proposal], trusts: list[float], crew: _Crew, left: int) -> list[int]:
-        """How many tokens of each proposal to compute: the likeliest of all, as many as bring the most a second."""
-        # Odds fall along a proposal and the sort is stable, so what is kept of each is its beginning.
-        ranked = []
-        for n, (proposal, trust) in enumerate(zip(proposals, trusts, strict=True)):
-            worth = 1.0
-            for odds in proposal.odds:
-                worth *= trust
-                if odds * worth < _LEAST_ODDS:
-                    break
-                ranked.append((odds * worth, n))
+        """How many tokens of each proposal to compute."""
         kept = [0] * len(proposals)
-        if not ranked:
-            return kept
-        if len(proposals) > 1:
-            ranked.sort(key=_odds, reverse=True)
-        ranked = ranked[:left]
-        gained = float(crew.sampled)
-        best, most = gained, 0
-        taken = self.cost.relative(crew.rows, len(ranked))
-        for count, (odds, _) in enumerate(ranked, start=1):
-            gained += odds
-            rate = gained / taken[count]
-            if rate > best:
-                best, most = rate, count
-        for _, n in ranked[:most]:
-            kept[n] += 1
+        every = ranked(proposals, trusts)[:left]
+        if every:
+            most = how_many(every, self.cost.relative(crew.rows, len(every)), crew.sampled)
+            for _, n in every[:most]:
+                kept[n] += 1
         return kept
-
-
-_odds = itemgetter(0)
 
 
 def _with_blocks(contexts: list[Context], blocks: BlockManager) -> list[Context]:
