@@ -15,6 +15,7 @@ from headrace.core.request import FinishReason, Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.executor import Capacity
 from headrace.engine.null_executor import Faults, NullExecutor, expected_tokens
+from headrace.policy.speculation import Proposal
 from headrace.worker.drafters.by_name import lookup_drafter
 from headrace.worker.drafters.lookup import LookupDrafter
 
@@ -171,6 +172,20 @@ def test_a_request_that_breaks_in_the_middle_of_its_guesses_ends_alone():
         assert got["good"][0] == expected_tokens(good, VOCAB)
         assert got["bad"][0] == text[: len(got["bad"][0])]
         assert got["bad"][2] is FinishReason.ERROR
+
+
+@pytest.mark.usefixtures("free_rows")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_guesses_that_no_model_can_compute_and_that_do_not_come_true_break_nothing(depth):
+    asked = [Request(f"r{i}", [i, 2, 3], SamplingParams(logprobs=0), 20, seed=i) for i in range(3)]
+    texts = [expected_tokens(request, VOCAB) for request in asked]
+    token = next(t for t in range(VOCAB) if t not in set().union(*texts))
+    drafter = oracle(asked, 0)
+    drafter.propose = lambda contexts: [Proposal([token] * context.most, [0.9] * context.most) for context in contexts]
+    engine = Engine(NullExecutor(capacity(), Faults(nan_token=token)), Config(pipeline_depth=depth), drafter=drafter)
+    got, _ = run(engine, asked)
+    assert [got[request.request_id][0] for request in asked] == texts
+    assert engine.drafting.proposed > 10 and not engine.drafting.accepted
 
 
 @pytest.mark.usefixtures("free_rows")
