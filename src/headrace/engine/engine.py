@@ -194,12 +194,15 @@ class Engine:
         """Begin a step unless enough are under way or nothing can move. False if none was begun."""
         if len(self._scheduler.steps) >= self._depth:
             return False
-        for request_id, message in self._admission.late(now) if self._admission.has_deadlines else ():
+        timed = self._admission.has_deadlines
+        for request_id, message in self._admission.late(now) if timed else ():
             self._ready.append(self._scheduler.give_up(request_id, message, ErrorCode.DEADLINE_EXCEEDED))
         self._blocks.clock(now)
         self._take_results(0.0)
         preempted = self._scheduler.counters.preemptions
-        batch = self._scheduler.advance(self._horizon(), now)
+        # How many steps may be taken as one, as far as device and deadlines are concerned.
+        most = 1 if timed or self._depth > 1 else self._executor.horizon()
+        batch = self._scheduler.advance(most, now)
         self._follow(now)
         if batch is None:
             if self._scheduler.num_forming:
@@ -213,10 +216,6 @@ class Engine:
         self._begun.append((work, now, record))
         self._executor.submit(batch)
         return True
-
-    def _horizon(self) -> int:
-        """How many steps may be taken as one, as far as device and deadlines are concerned."""
-        return 1 if self._depth > 1 or self._admission.has_deadlines else self._executor.horizon()
 
     def finish_step(self, clock: Callable[[], float]) -> list[OutputDelta]:
         """Wait for the oldest step under way, if any, and return what each request is sent."""
@@ -382,7 +381,7 @@ class Engine:
             drafts=drafting.drafts,
             drafted_tokens=drafting.proposed,
             accepted_tokens=drafting.accepted,
-            accepted_by_position=list(drafting.by_position),
+            accepted_by_position=drafting.by_position,
             saved_seconds=drafting.saved_seconds,
             queue_seconds=self.journal.queue_seconds.read(),
             inference_seconds=self.journal.inference_seconds.read(),

@@ -31,18 +31,20 @@ class Journal:
     def take(self, request: Request, now: float) -> None:
         self.log.take(request, now)
 
-    def hold(self, scheduler: Scheduler, now: float) -> Holdup:
-        """Those who wait are held up from now on by what the scheduler's last plan left."""
-        waiting, queued = scheduler.num_waiting, len(scheduler.queue)
-        held_up_by = holdup(
-            queued=queued,
-            parked=waiting - queued,
-            forming=scheduler.num_forming,
-            free_slots=scheduler.slots.num_free,
-            tokens_left=not scheduler.crowded,
-        )
+    def hold(self, scheduler: Scheduler, now: float) -> tuple[int, Holdup]:
+        """How many wait, who are held up from now on by what the scheduler's last plan left, and by what."""
+        waiting, held_up_by = scheduler.num_waiting, Holdup.STEP
+        if waiting:
+            queued = len(scheduler.queue)
+            held_up_by = holdup(
+                queued=queued,
+                parked=waiting - queued,
+                forming=scheduler.num_forming,
+                free_slots=scheduler.slots.num_free,
+                tokens_left=not scheduler.crowded,
+            )
         self.log.clock.hold(held_up_by, now)
-        return held_up_by
+        return waiting, held_up_by
 
     def begin(
         self,
@@ -56,10 +58,9 @@ class Journal:
     ) -> StepRecord | None:
         """A step was begun, and what it left waiting is held up from now on. Returns its record, to be completed when
         it is done; None if steps are not kept."""
-        held_up_by = self.hold(scheduler, now)
+        waiting, held_up_by = self.hold(scheduler, now)
         if self.ring is None:
             return None
-        waiting = scheduler.num_waiting
         head = scheduler.queue.peek() if waiting else None
         record = StepRecord(
             step=batch.step,

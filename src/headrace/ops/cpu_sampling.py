@@ -4,9 +4,11 @@ the one that ops/sampling.py defines, to the bit, on every instruction set.
 
 from typing import Any
 
-from headrace.core.batch import BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks
+from headrace.core.batch import EMPTY, BatchOutput, BoolArray, FloatArray, IntArray, TokenMasks
 from headrace.ops.kernels import kernels as _kernels
 from headrace.ops.sampling import SamplingTable, empty_output
+
+_ROWS = 256
 
 
 class CpuSampler:
@@ -15,6 +17,9 @@ class CpuSampler:
 
     def __init__(self, table: SamplingTable, *, kernels: Any, pool: Any) -> None:
         self._table = table
+        self._tokens: IntArray = EMPTY
+        self._failed: BoolArray = EMPTY > 0
+        self._used = 0
         self._sampler = _kernels.Sampler(
             kernels,
             pool,
@@ -31,6 +36,16 @@ class CpuSampler:
             table.seed,
         )
 
+    def _unscored(self, step: int, rows: int) -> BatchOutput:
+        """A BatchOutput without log-probabilities, whose arrays are cut from larger ones: that takes less than to make
+        them."""
+        self._used += rows
+        if self._used > len(self._tokens):
+            whole = empty_output(step, max(rows, _ROWS), -1)
+            self._tokens, self._failed, self._used = whole.tokens, whole.failed, rows
+        here = slice(self._used - rows, self._used)
+        return BatchOutput(step, self._tokens[here], self._failed[here])
+
     def run(
         self,
         step: int,
@@ -43,7 +58,8 @@ class CpuSampler:
         masks: TokenMasks | None = None,
     ) -> BatchOutput:
         """As ops/sampling.Sampler. ValueError if shapes disagree or an index is out of range."""
-        output = empty_output(step, len(slots), max(top.tolist(), default=-1))
+        most = max(top.tolist(), default=-1)
+        output = empty_output(step, len(slots), most) if most >= 0 else self._unscored(step, len(slots))
         begin, ids, values = self._table.adjustments(slots, positions, history) or (None, None, None)
         masks = self._table.masks(slots, masks)
         self._sampler.run(

@@ -4,13 +4,13 @@ for the rows that asked.
 
 from collections.abc import Iterable
 
-from headrace.core.batch import BatchOutput, IntArray
+from headrace.core.batch import BatchOutput
 from headrace.core.request import OutputDelta, TokenLogprobs
 
 
-def named(request_ids: list[str], tokens: IntArray) -> list[OutputDelta]:
+def named(request_ids: list[str], tokens: list[int]) -> list[OutputDelta]:
     """One delta for each sampled token."""
-    return list(map(OutputDelta, request_ids, tokens[:, None].tolist()))
+    return list(map(OutputDelta, request_ids, [[token] for token in tokens]))
 
 
 def logprobs(output: BatchOutput, row: int, top: int) -> TokenLogprobs:

@@ -45,8 +45,13 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, batch: Batch) -> StepWork:
-        starts, counts = batch.starts.tolist(), batch.counts.tolist()
-        tokens, requests, rows = sum(counts), len(counts), len(batch.logit_entry)
+        rows, sampled = len(batch.logit_entry), batch.logit_sample.tobytes().count(1)
+        return cls.of_entries(batch.starts.tolist(), batch.counts.tolist(), rows, sampled)
+
+    @classmethod
+    def of_entries(cls, starts: list[int], counts: list[int], rows: int, sampled: int) -> StepWork:
+        """Of entries with these first positions and tokens, and logit rows of which so many draw a token."""
+        tokens, requests = sum(counts), len(counts)
         context, pairs, longer = sum(starts) + requests, 0.0, 0
         if tokens > requests:
             for start, count in zip(starts, counts, strict=True):
@@ -54,7 +59,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
                     context -= start + 1
                     pairs += count * (start + count / 2)
                     longer += 1
-        return cls(tokens, requests, context, pairs, rows, batch.logit_sample.tobytes().count(1), longer)
+        return cls(tokens, requests, context, pairs, rows, sampled, longer)
 
     def shared(self, parts: int) -> StepWork:
         """The largest of so many equal parts."""

@@ -15,19 +15,23 @@ from headrace.policy.steady import Steady
 from headrace.policy.step import Step
 from headrace.policy.verification import joined, prove, settle_drafts
 
+_FEW = 32
+"""Numbers that are written one by one sooner than as an array, where caches are cold."""
+
 
 def take_in(
-    roster: Roster, step: Step, output: BatchOutput, speculation: Speculation | None = None
+    roster: Roster, step: Step, output: BatchOutput, speculation: Speculation | None = None, alone: bool = False
 ) -> list[OutputDelta]:
-    """Requests that end here leave their slot and blocks at once. speculation: who drafted, if the step has drafts."""
+    """Requests that end here leave their slot and blocks at once. speculation: who drafted, if the step has drafts.
+    alone: no step was begun after this one."""
     if step.batch.steps > 1:
         return _take_in_many(roster, step, output)
     unchanged = step.departures == roster.departures
     if step.steady is not None and unchanged and step.steady.plain:
+        sent = None
         if step.drafted is None:
             sent = _take_in_steady(roster, step, step.steady, output)
-        else:
-            assert speculation is not None
+        elif alone and speculation is not None:
             sent = _take_in_guessed(roster, step, step.steady, output, speculation)
         if sent is not None:
             return sent
@@ -39,6 +43,8 @@ def take_in(
     if step.drafted is not None:
         assert speculation is not None
         settled = settle_drafts(state, speculation, step, output)
+        if step.steady is not None:
+            step.steady.stand_at(step.ends.tolist())
         rows = rows[settled.keep]
     if not unchanged:
         alive = step.alive(state.serial)
@@ -48,7 +54,7 @@ def take_in(
         sampled, index, tokens, failed = sampled[rows], index[rows], tokens[rows], failed[rows]
     state.done[slots] = ends
     state.tokens[sampled, index] = tokens
-    sent = deltas.named(state.request_ids.take(sampled).tolist(), tokens)
+    sent = deltas.named(state.request_ids.take(sampled).tolist(), tokens.tolist())
     roster.counters.generated_tokens += len(sent)
     if roster.behind:
         _catch_up(roster, sampled, index, sent)
@@ -79,42 +85,43 @@ def take_in(
 
 def _take_in_steady(roster: Roster, step: Step, steady: Steady, output: BatchOutput) -> list[OutputDelta] | None:
     """take_in() where no request ends; None, and nothing done, if one might."""
-    tokens = output.tokens.tolist()
-    if step.final or 1 in output.failed.tobytes() or not steady.ending.isdisjoint(tokens):
+    state, tokens = roster.slots, output.tokens.tolist()
+    if step.final or 1 in output.failed.tobytes() or (steady.ending and not steady.ending.isdisjoint(tokens)):
         return None
-    roster.slots.done[steady.at] = step.ends
-    roster.slots.tokens[steady.at, step.ends] = output.tokens
+    state.done[steady.at] = step.ends
+    if len(tokens) > _FEW:
+        state.tokens[steady.at, step.ends] = output.tokens
+    else:
+        for slot, end, token in zip(steady.whose, step.ends.tolist(), tokens, strict=True):
+            state.tokens[slot, end] = token
     roster.counters.generated_tokens += len(tokens)
-    return [OutputDelta(name, [token]) for name, token in zip(steady.request_ids, tokens, strict=True)]
+    return deltas.named(steady.request_ids, tokens)
 
 
 def _take_in_guessed(
     roster: Roster, step: Step, steady: Steady, output: BatchOutput, speculation: Speculation
 ) -> list[OutputDelta] | None:
-    """take_in() of a step with guesses where no request ends; None, and nothing done, if one might, or if one that has
-    no guesses was computed further meanwhile."""
-    state, at, ends = roster.slots, steady.at, step.ends.tolist()
-    if state.computed.take(at).tolist() != ends:
-        return None
+    """take_in() of the last step that was begun, with guesses, where no request ends; None, and nothing done, if one
+    might."""
+    state, ends = roster.slots, step.ends.tolist()
     proven = prove(state, step, output, steady.ending)
     for one in proven:
         ends[one.entry] -= one.count - one.accepted
         if one.broken or one.stopped or ends[one.entry] >= steady.last[one.entry]:
             return None
-    for one in proven:
+    sent = []
+    for one, end, name in zip(proven, ends, steady.request_ids, strict=True):
+        slot, named = one.slot, one.sampled
+        for index, token in enumerate(named, end + 1 - len(named)):
+            state.tokens[slot, index] = token
+        state.done[slot] = state.computed[slot] = end
+        state.known[slot] = end + 1
         if one.count:
-            speculation.learn(one.slot, int(steady.serials[one.entry]), one.accepted)
-    # What is named after the ends is named again.
-    state.tokens[step.sampled, step.index] = output.tokens
-    state.drafting[at] = False
-    step.ends, known = np.array((ends, [end + 1 for end in ends]), np.int32)
-    state.done[at] = state.computed[at] = step.ends
-    state.known[at] = known
-    sent = [
-        OutputDelta(name, one.sampled, drafted=one.count, accepted=one.accepted)
-        for name, one in zip(steady.request_ids, proven, strict=True)
-    ]
-    roster.counters.generated_tokens += sum(len(one.sampled) for one in proven)
+            speculation.learn(slot, int(steady.serials[one.entry]), one.accepted)
+        roster.counters.generated_tokens += len(named)
+        sent.append(OutputDelta(name, named, drafted=one.count, accepted=one.accepted))
+    state.drafting.clear()
+    steady.stand_at(ends)
     return sent
 
 

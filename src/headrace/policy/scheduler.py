@@ -11,15 +11,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from operator import add
 
 import numpy as np
 
-from headrace.core.batch import EMPTY, Batch, BatchOutput, BoolArray, IntArray, SlotJoin
-from headrace.core.disk import DiskResult
+from headrace.core.batch import (
+    EMPTY,
+    Batch,
+    BatchOutput,
+    BlockCopies,
+    BlockEdits,
+    BoolArray,
+    IntArray,
+    SlotJoin,
+)
+from headrace.core.disk import DiskResult, DiskTransfer
 from headrace.core.request import ErrorCode, OutputDelta, Request
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.budget import StepBudget, TimeTarget
+from headrace.policy.drafts import Drafts, Laid
 from headrace.policy.forms import Forms
 from headrace.policy.intake import Intake
 from headrace.policy.latency import StepWork
@@ -31,9 +40,11 @@ from headrace.policy.queue import Queue
 from headrace.policy.roster import Roster
 from headrace.policy.scoring import LogitRows
 from headrace.policy.slots import Slots
-from headrace.policy.speculation import Drafts, Speculation
+from headrace.policy.speculation import Speculation
 from headrace.policy.steady import Repeats, Steady
 from headrace.policy.step import Step
+
+_Changes = tuple[tuple[int, ...], tuple[SlotJoin, ...], BlockEdits, BlockCopies, tuple[DiskTransfer, ...]]
 
 
 class Scheduler:
@@ -67,7 +78,9 @@ class Scheduler:
         self._speculation = speculation
         self._intake = Intake(self._roster, self._patience)
         self._num_steps = 0
+        # For rows that sample and of whose odds nothing is to be told.
         self._sampling: BoolArray = np.ones(budget, np.bool_)
+        self._untold: IntArray = np.full(budget, -1, np.int32)
         self._steady: Steady | None = None
         self._calm_order: IntArray | None = None
 
@@ -144,9 +157,7 @@ class Scheduler:
     def update(self, output: BatchOutput) -> list[OutputDelta]:
         """Take in the oldest step under way: what each request is sent."""
         step = self.steps.popleft()
-        sent = take_in(self._roster, step, output, self._speculation)
-        if step.drafted is not None and step.steady is not None:
-            step.steady.stand_at(step.ends)
+        sent = take_in(self._roster, step, output, self._speculation, not self.steps)
         self.look_again()
         return sent
 
@@ -165,6 +176,9 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> Batch | None:
         """Begin a step, or None if nothing can move before a step under way has finished."""
         self.queue.age(now)
+        return self._next()
+
+    def _next(self) -> Batch | None:
         if self._steady is not None:
             batch = self._repeat(self._steady) if self._speculation is None else self._guess_on(self._steady)
             if batch is not None:
@@ -195,7 +209,7 @@ class Scheduler:
             batch = self._repeat(steady, most)
             if batch is not None:
                 return batch
-        return self.schedule(now)
+        return self._next()
 
     def _settled(self) -> Steady | None:
         """What all steps from here on have in common, if nothing is under way and all that run decode."""
@@ -231,7 +245,7 @@ class Scheduler:
             if len(crossing) and not self.blocks.extend(crossing, index):
                 break
             # This one, and those after it in which no slot crosses into another block.
-            steps = min(steady.until_crossing, calm, most - begun, steady.left)
+            steps = min(steady.until_crossing, calm, most - begun, steady.left) if most > 1 else 1
             steady.advance(steps)
             self._num_steps += steps
             begun += steps
@@ -239,30 +253,44 @@ class Scheduler:
 
     def _again(self, steady: Steady, starts: IntArray, steps: int) -> Batch:
         """So many more of the same from these starts on, up to where `steady` stands."""
-        state, ends = self.slots, steady.ends
+        state, ends, count = self.slots, steady.ends, len(steady.slots)
         state.computed[steady.at] = ends
-        state.known[steady.at] = ends + steady.ones
+        state.known[steady.at] = steady.after
+        slots, entries = steady.slots, steady.entries
+        changes = self._changes(())
         batch = Batch(
-            self._num_steps,
-            steady.slots,
-            starts,
-            steady.ones,
-            steady.entries,
-            starts,
-            steady.sample,
-            steady.top,
-            leaves=self._roster.take_leaves(),
-            edits=self.blocks.take_edits(),
-            copies=self.blocks.take_copies(),
-            transfers=self.blocks.take_transfers(),
-            steps=steps,
+            self._num_steps, slots, starts, steady.ones, entries, starts, steady.sample, steady.top, *changes, steps
         )
-        final = steady.left <= 0
-        count, gone = len(ends), self._roster.departures
+        gone, final = self._roster.departures, steady.left <= 0
         work = StepWork(count, count, steady.context, 0.0, count, count) if steps == 1 else None
         step = Step(batch, ends, steady.serials, steady.slots, ends, [], gone, None, steady, final, work)
         self.steps.append(step)
         return batch
+
+    def _guess(self, steady: Steady, drafts: Drafts, laid: Laid) -> Batch:
+        """One more of the same, with these guesses."""
+        state, many = self.slots, len(laid.entry)
+        state.computed[steady.at] = laid.ends
+        state.known[steady.at] = laid.known
+        state.drafting.update(drafts.whose(steady.whose))
+        top = state.top.take(laid.slot) if state.reporting else self._untold[:many]
+        self._num_steps += 1
+        entry, before, sample = laid.entry, laid.before, self._sampling[:many]
+        starts, counts = laid.starts, laid.counts
+        changes = self._changes(())
+        batch = Batch(
+            self._num_steps, steady.slots, starts, counts, entry, before, sample, top, *changes, 1, laid.placed
+        )
+        work = StepWork.of_entries(steady.places, laid.counts.tolist(), many, many)
+        gone = self._roster.departures
+        step = Step(batch, laid.ends, steady.serials, laid.slot, laid.index, [], gone, laid.drafted, steady, work=work)
+        self.steps.append(step)
+        return batch
+
+    def _changes(self, joins: tuple[SlotJoin, ...]) -> _Changes:
+        """What a batch changes before it computes anything."""
+        blocks = self.blocks
+        return self._roster.take_leaves(), joins, blocks.take_edits(), blocks.take_copies(), blocks.take_transfers()
 
     def _guess_on(self, steady: Steady) -> Batch | None:
         """One more step of the same requests, with guesses where they pay; None if something is to change."""
@@ -272,17 +300,21 @@ class Scheduler:
             return None
         if self.blocks.windowed:
             self.blocks.free_behind(steady.slots, steady.ends)
-        plan = Plan(steady.slots, steady.ends, steady.ones, EMPTY)
         if steady.room <= 0:
             if not self.blocks.grow(steady.slots, steady.ends + steady.ones):
                 return None
             steady.room = self.blocks.room(steady.slots, steady.ends)
-        drafts = self._draft(plan, self._budget - len(steady.slots), steady)
+        assert self._speculation is not None
+        left = self._budget - len(steady.slots)
+        drafts = self._speculation.draft(self.slots, steady.slots, steady.places, None, left, self.blocks)
         if drafts is not None:
-            return self._begin(plan, (), drafts, steady)
+            laid = drafts.beside(steady.whose, steady.places, steady.once, steady.order)
+            if steady.room > max(drafts.counts) or self.blocks.grow(steady.slots, laid.ends):
+                return self._guess(steady, drafts, laid)
+        starts = steady.ends
         steady.advance()
         self._num_steps += 1
-        return self._again(steady, plan.starts, 1)
+        return self._again(steady, starts, 1)
 
     def _continue(self) -> tuple[Plan, StepBudget]:
         """What running requests compute, with blocks for it; preempts if it must. And what is left of the budget."""
@@ -344,69 +376,47 @@ class Scheduler:
         joins += [one.join for one in newcomers]
         return plan.without(gone).adding([(one.join.slot, one.start, one.count) for one in newcomers])
 
-    def _draft(self, plan: Plan, left: int, steady: Steady | None = None) -> Drafts | None:
+    def _draft(self, plan: Plan, left: int) -> Drafts | None:
         """At most `left` guesses to compute beside the plan, if there is room. Nobody gives way to a guess."""
         if self._speculation is None or not len(plan.slots):
             return None
-        drafts = self._speculation.draft(self.slots, plan, left, self.blocks, steady=steady is not None)
-        if drafts is None or (steady is not None and steady.room > max(drafts.counts)):
-            return drafts
+        starts, counts = plan.starts.tolist(), plan.counts.tolist()
+        drafts = self._speculation.draft(self.slots, plan.slots, starts, counts, left, self.blocks)
+        if drafts is None:
+            return None
         more: IntArray = np.array(drafts.counts, np.int32)
         return drafts if self.blocks.grow(plan.slots, plan.starts + plan.counts + more) else None
 
-    def _begin(
-        self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None = None, steady: Steady | None = None
-    ) -> Batch:
-        """steady: what is known of the plan's requests, if they are those of the last step and all decode."""
+    def _begin(self, plan: Plan, joins: tuple[SlotJoin, ...], drafts: Drafts | None) -> Batch:
         state = self.slots
         slots, starts, counts = plan.slots, plan.starts, plan.counts
+        ends = starts + counts
+        entries = (ends == state.known.take(slots)).nonzero()[0].astype(np.int32)
+        everywhere = len(entries) == len(slots)
         placed = drafted = None
-        if steady is None:
-            ends = starts + counts
-            entries = (ends == state.known.take(slots)).nonzero()[0].astype(np.int32)
-            everywhere = len(entries) == len(slots)
+        if drafts is None:
             sampled = slots if everywhere else slots[entries]
             index = ends if everywhere else ends[entries]
-            serials = state.serial.take(slots)
-        else:
-            entries, everywhere, serials = steady.entries, True, steady.serials
-        if drafts is None:
             before = index - 1
         else:
-            whose, many = slots.tolist(), counts.tolist()
-            first = [start + count for start, count in zip(starts.tolist(), many, strict=True)]
-            placed = drafts.placed(whose, first)
-            entries, sampled, index, before = drafts.rows(entries.tolist(), whose, first)
-            more = drafts.counts
-            drafted, counts, ends = np.array((more, [*map(add, many, more)], [*map(add, first, more)]), np.int32)
-            state.drafting[slots] = drafted
+            laid = drafts.beside(slots.tolist(), starts.tolist(), counts.tolist(), entries.tolist())
+            counts, ends, drafted, placed = laid.counts, laid.ends, laid.drafted, laid.placed
+            entries, sampled, index, before = laid.entry, laid.slot, laid.index, laid.before
+            state.drafting.update(drafts.whose(slots.tolist()))
         state.computed[slots] = ends
         # The last row of a slot names its last token.
-        state.known[sampled] = index + np.int32(1)
+        state.known[sampled] = index + 1
         rows = LogitRows(entries, before, self._sampling[: len(sampled)], state.top.take(sampled), [])
         if self._roster.scoring:
             rows = self._roster.scoring.add_rows(rows, slots, starts, ends)
         self._num_steps += 1
+        step, changes = self._num_steps, self._changes(joins)
         batch = Batch(
-            self._num_steps,
-            slots,
-            starts,
-            counts,
-            rows.entry,
-            rows.position,
-            rows.sample,
-            rows.top,
-            leaves=self._roster.take_leaves(),
-            joins=joins,
-            edits=self.blocks.take_edits(),
-            copies=self.blocks.take_copies(),
-            transfers=self.blocks.take_transfers(),
-            drafts=placed,
+            step, slots, starts, counts, rows.entry, rows.position, rows.sample, rows.top, *changes, 1, placed
         )
-        self.steps.append(
-            Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted, steady)
-        )
-        if steady is None and everywhere and drafts is None:
+        serials = state.serial.take(slots)
+        self.steps.append(Step(batch, ends, serials, sampled, index, rows.owners, self._roster.departures, drafted))
+        if everywhere and drafts is None:
             self._settle(slots, ends)
         return batch
 

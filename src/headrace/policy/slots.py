@@ -5,7 +5,7 @@ operations however many run. Only the scheduler writes here.
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.batch import BoolArray, IntArray
+from headrace.core.batch import IntArray
 from headrace.policy.sequence import Sequence
 
 FREE = -1
@@ -27,9 +27,9 @@ class Slots:
     priority   class, for who gives way; rank is the class it is served in (queue.py)
     preemptions  how often its request was
     draft_most draft tokens it may have in a step
-    drafting   whether a step under way has drafts of it, so that its next position is not known yet
     account    where its tenant's tokens are counted; charged: positions paid for
 
+    drafting: slots of which a step under way has drafts, so that their next position is not known yet.
     tokens int32 [slots, positions] holds named tokens; it grows with the slots and lengths that are used, so that an
     engine with little to do takes little memory.
     stops int32 [num_slots, k]: token ids that end the request, padded with -1; a request with more than MOST_STOPS
@@ -48,7 +48,7 @@ class Slots:
         self.rank: IntArray = np.zeros(num_slots, np.int32)
         self.preemptions: IntArray = np.zeros(num_slots, np.int32)
         self.draft_most: IntArray = np.zeros(num_slots, np.int32)
-        self.drafting: BoolArray = np.zeros(num_slots, np.bool_)
+        self.drafting: set[int] = set()
         self.account: IntArray = np.zeros(num_slots, np.int32)
         self.charged: IntArray = np.zeros(num_slots, np.int32)
         self.tokens: IntArray = np.zeros((0, 0), np.int32)
@@ -110,7 +110,7 @@ class Slots:
         self.priority[slot], self.rank[slot] = sequence.priority, sequence.effective
         self.preemptions[slot] = sequence.preemptions
         self.draft_most[slot] = sequence.draft_most
-        self.drafting[slot] = False
+        self.drafting.discard(slot)
         self.account[slot], self.charged[slot] = sequence.account, sequence.paid
         self._make_room(slot, sequence.limit)
         self.tokens[slot, :known] = sequence.tokens

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add, eq
 from typing import Protocol
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from headrace.core.batch import EMPTY, BoolArray, DraftTokens, IntArray
+from headrace.core.batch import EMPTY, BoolArray, IntArray
 from headrace.core.request import FinishReason
 from headrace.policy.ask_cost import AskCost
 from headrace.policy.block_manager import BlockManager
 from headrace.policy.device_orders import CopyNow
+from headrace.policy.drafts import Drafts
 from headrace.policy.latency import StepWork
 from headrace.policy.moves import Move
-from headrace.policy.plan import Plan
 from headrace.policy.row_cost import RowCost
 from headrace.policy.slots import Slots
 from headrace.policy.worth import how_many, least_odds, ranked
@@ -90,43 +91,22 @@ class Drafter(Protocol):
         """A request has ended with these tokens; later ones of its namespace may resemble it."""
 
 
-class Drafts(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """counts: draft tokens for each entry of a plan; tokens: theirs, entry after entry. What is made of them is made of
-    lists: to build one array of few numbers takes as long as to add two."""
-
-    counts: list[int]
-    tokens: list[int]
-
-    def rows(self, entries: list[int], slots: list[int], ends: list[int]) -> IntArray:
-        """Rows that sample once the drafts are computed too, int32 [4, rows]: entry, slot, which token of it the row
-        names, and the position before. entries: those that sample; slots, ends: of all entries, without drafts."""
-        rows = [
-            (entry, slots[entry], at, at - 1)
-            for entry in entries
-            for at in range(ends[entry], ends[entry] + self.counts[entry] + 1)
-        ]
-        return np.array(list(zip(*rows, strict=True)), np.int32)
-
-    def placed(self, slots: list[int], ends: list[int]) -> DraftTokens:
-        """Where they stand: those of entry i from position ends[i] on."""
-        where = [
-            (slot, at)
-            for slot, end, count in zip(slots, ends, self.counts, strict=True)
-            for at in range(end, end + count)
-        ]
-        return DraftTokens(*np.array([*zip(*where, strict=True), self.tokens], np.int32))
-
-
 @dataclass(slots=True)
 class DraftCounters:
-    """drafts: times that tokens were drafted for a request. by_position[i]: how often the draft token i
-    places ahead was accepted. saved_seconds: what the accepted ones would have taken, less what drafting cost."""
+    """drafts: times that tokens were drafted for a request; by_length: how often so many were accepted. saved_seconds:
+    what the accepted ones would have taken, less what drafting cost."""
 
     proposed: int = 0
     accepted: int = 0
     drafts: int = 0
-    by_position: list[int] = field(default_factory=list)
+    by_length: dict[int, int] = field(default_factory=dict)
     saved_seconds: float = 0.0
+
+    @property
+    def by_position(self) -> list[int]:
+        """How often the draft token i places ahead was accepted."""
+        longest = max(self.by_length, default=0)
+        return [sum(n for length, n in self.by_length.items() if length > i) for i in range(longest)]
 
 
 class _Computed(msgspec.Struct, frozen=True, gc=False):
@@ -151,18 +131,19 @@ class _Record:
         self.failed = self.wasted = self.quiet_until = 0
         self.read = False
 
-    def rest(self, step: int) -> None:
-        """Forget something, so that it is tried again."""
-        faded = _REST ** ((step - self.step) / (1 + self.failed))
-        self.hits, self.hopes, self.step = self.hits * faded, self.hopes * faded, step
+    def left(self, step: int) -> float:
+        """What is left by this step of what was known: something is forgotten, so that it is tried again."""
+        return float(_REST ** ((step - self.step) / (1 + self.failed)))
 
-    def note(self, accepted: int, hope: float, fade: float) -> None:
-        self.hits, self.hopes = fade * self.hits + accepted, fade * self.hopes + hope
+    def note(self, accepted: int, hope: float, fade: float, step: int) -> None:
+        fade *= self.left(step)
+        self.hits, self.hopes, self.step = fade * self.hits + accepted, fade * self.hopes + hope, step
         self.failed = 0 if accepted else self.failed + 1
 
-    def trust(self, general: float, prior: float = _PRIOR) -> float:
+    def trust(self, step: int, general: float, prior: float = _PRIOR) -> float:
         """What the odds of the next token are worth, 0 to 1; general: what they are where nothing is known."""
-        return min(1.0, (self.hits + prior * general) / (self.hopes + prior))
+        left = self.left(step)
+        return min(1.0, (left * self.hits + prior * general) / (left * self.hopes + prior))
 
 
 class _Member(msgspec.Struct, frozen=True, gc=False):
@@ -228,15 +209,21 @@ class Speculation:
         self.cost.observe(work, seconds, drafted=drafted)
 
     def draft(
-        self, state: Slots, plan: Plan, left: int, blocks: BlockManager, *, steady: bool = False
+        self,
+        state: Slots,
+        slots: IntArray,
+        starts: list[int],
+        counts: list[int] | None,
+        left: int,
+        blocks: BlockManager,
     ) -> Drafts | None:
-        """Draft tokens for entries of the plan that decode, at most `left` in all; None for none. steady: every entry
-        does, none of them waits for a step under way, and the plan's slots are named by one array from step to step."""
+        """Draft tokens for entries of a plan that decode, at most `left` in all; None for none. counts: None if every
+        entry decodes, none of them waits for a step under way, and slots is one array from step to step."""
         self._steps += 1
         self._asked = None
         crew = self._crew
-        if not steady or crew is None or crew.slots is not plan.slots:
-            crew = self._crew = self._gather(state, plan)
+        if counts is not None or crew is None or crew.slots is not slots:
+            crew = self._crew = self._gather(state, slots, starts, counts or [1] * len(starts))
         if crew.draws != self.cost.draws:
             crew.draws, crew.idle_until, crew.least = self.cost.draws, 0, 1.0
             if guessing := len(crew.members):
@@ -247,8 +234,7 @@ class Speculation:
         # What guesses cost is told by comparison; steps with chunks of prompts are not measured.
         if crew.rows == crew.sampled and not self.cost.knows(crew.rows):
             return None
-        starts = plan.starts.tolist()
-        ready = None if steady else (state.done.take(plan.slots) == plan.starts).tolist()
+        ready = None if counts is None else [*map(eq, state.done.take(slots).tolist(), starts)]
         contexts, chosen, trusts = self._hopeful(state, crew, starts, ready)
         if not contexts:
             return None
@@ -257,7 +243,7 @@ class Speculation:
             if not ahead:
                 self._ask_cost.refuse()
                 return None
-            if self._all.hopes < _PRIOR_ALL:
+            if self._all.hopes * self._all.left(self._steps) < _PRIOR_ALL:
                 # Reading their texts may turn out to have been in vain.
                 contexts, chosen, trusts = contexts[:_FIRST], chosen[:_FIRST], trusts[:_FIRST]
             contexts = _with_blocks([replace(one, most=min(one.most, ahead)) for one in contexts], blocks)
@@ -273,24 +259,24 @@ class Speculation:
         total = sum(kept)
         if not total:
             return None
-        counts = [0] * len(starts)
+        drafted = [0] * len(starts)
         plain = self.cost.seconds(crew.rows)
         worth = plain / crew.sampled
         price = plain * (self.cost.relative(crew.rows, total)[total] - 1) / total
         tokens: list[int] = []
         for member, proposal, n in zip(chosen, proposals, kept, strict=True):
             if n:
-                counts[member.entry] = n
+                drafted[member.entry] = n
                 tokens += proposal.tokens[:n]
                 self._pending[member.slot, member.record.serial] = _Computed(proposal.odds[:n], worth, price)
-        return Drafts(counts, tokens)
+        return Drafts(drafted, tokens)
 
     def holds(self, state: Slots, slots: IntArray) -> BoolArray:
         """Which of these slots wait for a step under way: its drafts are not proven, or its token is not named and
         guessing after it promises more than computing on."""
         eager = np.array([slot in self._eager for slot in slots.tolist()], np.bool_)
         waits: BoolArray = eager & (state.computed.take(slots) > state.done.take(slots))
-        return waits | state.drafting.take(slots)
+        return waits | np.array([slot in state.drafting for slot in slots.tolist()], np.bool_)
 
     def learn(self, slot: int, serial: int, accepted: int | None) -> None:
         """How many of the tokens drafted for this request were kept; None if it has left."""
@@ -303,18 +289,15 @@ class Speculation:
         for odds in computed.odds[: accepted + 1]:
             hope += odds / before
             before = odds
-        self._record(slot, serial).note(accepted, hope, _FADE)
-        self._all.note(accepted, hope, _REST)
+        self._record(slot, serial).note(accepted, hope, _FADE, self._steps)
+        self._all.note(accepted, hope, _REST, self._steps)
         self._all.failed = 0
         counters = self.counters
         counters.drafts += 1
         counters.saved_seconds += accepted * computed.worth - drafted * computed.price
         counters.proposed += drafted
         counters.accepted += accepted
-        by_position = counters.by_position
-        by_position += [0] * (accepted - len(by_position))
-        for position in range(accepted):
-            by_position[position] += 1
+        counters.by_length[accepted] = counters.by_length.get(accepted, 0) + 1
 
     def follow(self, moves: Iterable[Move]) -> None:
         """Let the drafter remember what ended well."""
@@ -323,18 +306,17 @@ class Speculation:
                 one = move.sequence
                 self.drafter.remember((one.tenant, one.cache_salt), one.tokens, one.prompt_len)
 
-    def _gather(self, state: Slots, plan: Plan) -> _Crew:
-        slots, ends = plan.slots, plan.starts + plan.counts
-        decoding = ends == state.known.take(slots)
-        able = np.flatnonzero((plan.counts == 1) & decoding & (state.draft_most.take(slots) > 0))
+    def _gather(self, state: Slots, slots: IntArray, starts: list[int], counts: list[int]) -> _Crew:
+        decoding = [*map(eq, map(add, starts, counts), state.known.take(slots).tolist())]
         members = []
-        for entry in able.tolist():
-            slot = int(slots[entry])
+        for entry, slot in enumerate(slots.tolist()):
+            if counts[entry] != 1 or not decoding[entry] or state.draft_most[slot] <= 0:
+                continue
             most, last = min(int(state.draft_most[slot]), self._most), int(state.last[slot])
             namespace = (state[slot].tenant, state[slot].cache_salt)
             record = self._record(slot, int(state.serial[slot]))
             members.append(_Member(entry, slot, most, last, namespace, state[slot].seed, record))
-        return _Crew(slots, int(plan.counts.sum()), int(np.count_nonzero(decoding)), members)
+        return _Crew(slots, sum(counts), sum(decoding), members)
 
     def _hopeful(
         self, state: Slots, crew: _Crew, starts: list[int], ready: list[bool] | None
@@ -344,13 +326,11 @@ class Speculation:
         chosen: list[_Member] = []
         trusts: list[float] = []
         least, eager = crew.least, self._eager
-        self._all.rest(self._steps)
-        general = self._all.trust(_HOPE, _PRIOR_ALL)
+        general = self._all.trust(self._steps, _HOPE, _PRIOR_ALL)
         hoping = False
         for member in crew.members if least < _SURE else ():
             record = member.record
-            record.rest(self._steps)
-            trust = record.trust(general)
+            trust = record.trust(self._steps, general)
             if trust * _SURE < least or record.quiet_until > self._steps:
                 eager.discard(member.slot)
                 continue

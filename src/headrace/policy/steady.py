@@ -13,6 +13,10 @@ from headrace.core.batch import EMPTY, BoolArray, IntArray
 from headrace.policy.latency import StepWork
 from headrace.policy.slots import Slots
 
+_AHEAD = 16
+"""Single steps whose ends are made together: to look numbers up takes less than to add them."""
+_STEPS: IntArray = np.arange(_AHEAD + 2, dtype=np.int32)[:, None]
+
 
 class Repeats(msgspec.Struct, frozen=True, gc=False):
     """So many steps of decodes that are alike. work: what the first of them computes."""
@@ -22,16 +26,21 @@ class Repeats(msgspec.Struct, frozen=True, gc=False):
 
 
 class Steady:
-    """Built when every slot of `slots` has computed its first `ends` positions and knows one token more. Arrays are
-    shared by all its batches; nothing may write to them."""
+    """Built when every slot of `slots` has computed its first `ends` positions and knows one token more. after: how
+    many are known once steps were begun. Arrays are shared by all its batches; nothing may write to them."""
 
     def __init__(self, state: Slots, slots: IntArray, ends: IntArray, block_size: int) -> None:
         count = len(slots)
         self.slots = slots
         self.at = slots.astype(np.intp)
-        self.ends = ends
+        self._places: list[int] | None = None
+        self._ends: IntArray | None = ends
+        self._ahead = self.after = ends
+        self._at = _AHEAD
         self.ones: IntArray = np.ones(count, np.int32)
         self.entries: IntArray = np.arange(count, dtype=np.int32)
+        # The same as numbers: slots, ones and entries.
+        self.whose, self.once, self.order = slots.tolist(), [1] * count, list(range(count))
         self.sample: BoolArray = np.ones(count, np.bool_)
         self.top = state.top.take(slots)
         self.serials = state.serial.take(slots)
@@ -48,7 +57,7 @@ class Steady:
         self.context = sum(ends.tolist())
         # Steps that may be begun before some slot needs a block, at least: for who does not ask crossing().
         self.room = 0
-        self._age = 0
+        self._age = self._due = 0
         self._turns: list[int]
         self._starts: list[int]
         self._block_size = block_size
@@ -58,6 +67,7 @@ class Steady:
         if count == 1:
             self._turns, self._starts, self._by_turn = turn.tolist(), [0, 1], slots
             self._index = (ends + turn) // block_size
+            self._due = self._turns[0]
             return
         by_turn = turn.argsort(kind="stable")
         ordered = turn.take(by_turn)
@@ -67,15 +77,28 @@ class Steady:
         self._starts = [*first, count]
         self._by_turn = slots.take(by_turn)
         self._index = (ends.take(by_turn) + ordered) // block_size
+        self._due = self._turns[0]
 
-    def stand_at(self, ends: IntArray) -> None:
+    def stand_at(self, ends: list[int]) -> None:
         """Go on from these ends, which did not rise alike: guesses came true. From here on blocks are given by need;
         crossing() means nothing any more."""
-        before, after = self.ends.tolist(), ends.tolist()
-        self.ends = ends
-        self.left = min(map(sub, self.last, after))
-        self.room -= max(map(sub, after, before))
-        self.context = sum(after)
+        self.room -= max(map(sub, ends, self.places))
+        self.left = min(map(sub, self.last, ends))
+        self.context = sum(ends)
+        self._places, self._ends = ends, None
+
+    @property
+    def ends(self) -> IntArray:
+        if self._ends is None:
+            self._ends, self._at = np.array(self._places, np.int32), _AHEAD
+        return self._ends
+
+    @property
+    def places(self) -> list[int]:
+        """The ends as numbers."""
+        if self._places is None:
+            self._places = self.ends.tolist()
+        return self._places
 
     @property
     def work(self) -> StepWork:
@@ -85,9 +108,9 @@ class Steady:
 
     def crossing(self) -> tuple[IntArray, IntArray]:
         """Slots that need a block in the next step, and its index in their tables."""
-        lap, place = divmod(self._next, len(self._turns))
-        if self._age < lap * self._block_size + self._turns[place]:
+        if self._age < self._due:
             return EMPTY, EMPTY
+        lap, place = divmod(self._next, len(self._turns))
         here = slice(self._starts[place], self._starts[place + 1])
         return self._by_turn[here], self._index[here] + lap
 
@@ -103,10 +126,20 @@ class Steady:
 
     def advance(self, steps: int = 1) -> None:
         """So many steps are begun, of which none but the first needs a block."""
-        lap, place = divmod(self._next, len(self._turns))
-        if self._age == lap * self._block_size + self._turns[place]:
+        if self._age == self._due:
             self._next += 1
-        self.ends = self.ends + np.int32(steps)
+            lap, place = divmod(self._next, len(self._turns))
+            self._due = lap * self._block_size + self._turns[place]
+        ends = self.ends
+        if steps > 1:
+            self._ends, self._at = ends + np.int32(steps), _AHEAD
+            self.after = self._ends + self.ones
+        else:
+            if self._at >= _AHEAD:
+                self._ahead, self._at = ends + _STEPS, 0
+            self._at += 1
+            self._ends, self.after = self._ahead[self._at], self._ahead[self._at + 1]
+        self._places = None
         self.context += steps * len(self.slots)
         self._age += steps
         self.left -= steps

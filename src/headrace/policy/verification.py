@@ -87,7 +87,7 @@ def settle_drafts(state: Slots, speculation: Speculation, step: Step, output: Ba
         speculation.learn(slot, int(step.serials[entry]), one.accepted if alive[entry] else None)
         if alive[entry]:
             counts[state[slot].request_id] = one.count, one.accepted
-            state.drafting[slot] = False
+            state.drafting.discard(slot)
             state.computed[slot] = step.ends[entry]
             state.known[slot] = step.ends[entry] + 1
     return Settled(keep, counts)

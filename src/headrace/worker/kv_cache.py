@@ -32,6 +32,8 @@ class KVCache:
 
     def copy(self, copies: BlockCopies) -> None:
         """Copy whole blocks, in order."""
+        if not len(copies.kind):
+            return
         columns = (copies.kind, copies.group, copies.source, copies.destination)
         for kind, group, source, destination in zip(*(column.tolist() for column in columns), strict=True):
             self.copy_one(kind, group, source, destination)
