@@ -101,8 +101,10 @@ async def test_a_request_that_wants_no_guesses_gets_none_and_its_usage_says_noth
         assert engine.engine.drafting.proposed == 0
         await client.post(path, json={**body, "num_speculative_tokens": 1})
         assert engine.engine.drafting.proposed == engine.engine.drafting.accepted > 0
-        wrong = await client.post(path, json={**body, "num_speculative_tokens": -1})
-        assert wrong.json()["error"]["param"] == "num_speculative_tokens"
+        for number in (-1, 2**63):
+            wrong = (await client.post(path, json={**body, "num_speculative_tokens": number})).json()["error"]
+            assert wrong["param"] == "num_speculative_tokens"
+            assert wrong["message"].endswith(f"must be from 0 to {2**63 - 1}, got {number}")
 
 
 async def test_metrics_say_what_guessing_brings():

@@ -299,7 +299,7 @@ class Request(msgspec.Struct, frozen=True):
         if self.deadline is not None:
             _number("deadline", self.deadline, 0, float("inf"), "at least 0 seconds")
         if self.num_speculative_tokens is not None:
-            _integer("num_speculative_tokens", self.num_speculative_tokens, 0, _MOST, "0 or more")
+            _integer("num_speculative_tokens", self.num_speculative_tokens, 0, _MOST, f"from 0 to {_MOST}")
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
