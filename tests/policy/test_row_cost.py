@@ -115,6 +115,14 @@ def test_steps_of_nearly_as_many_rows_are_taken_together():
     assert cost.relative(32, 8)[8] == pytest.approx(40 / 32, rel=0.05)
 
 
+def test_steps_far_larger_than_any_that_is_known_are_not_tried():
+    cost = learnt({1: 4e-3, 32: 36e-3})
+    assert (cost.reach(1), cost.reach(32)) == (1, 32)
+    cost.observe(step(60), 60e-3, drafted=True)
+    assert 2 * 60 - 32 <= cost.reach(32) <= 2 * 64 - 32
+    assert cost.reach(MOST_ROWS - 1) == 1
+
+
 def test_what_guesses_took_is_forgotten_where_none_are_made():
     cost = learnt({1: 4e-3}, {2: 40e-3})
     assert cost.relative(1, 1)[1] > 5

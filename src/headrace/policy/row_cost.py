@@ -16,7 +16,7 @@ from math import inf
 
 from headrace.policy.latency import LatencyModel, StepWork
 
-MOST_ROWS = 128
+MOST_ROWS = 512
 _EXACT = 16
 """Steps with guesses of up to so many rows are told apart; larger ones are taken together with those of nearly as
 many, as there are too many of them to be tried one by one."""
@@ -182,6 +182,13 @@ class RowCost:
             return True
         kind = self._kinds[False].get(rows)
         return kind is not None and self._steps - kind.seen < max(1, min(self._alone, kind.compared // 2))
+
+    def reach(self, rows: int) -> int:
+        """How many guesses beside so many decodes may be tried: such that the step has at most twice the rows of any
+        that is known, as what lies far beyond is often taken to be much cheaper than it is."""
+        if rows >= MOST_ROWS or not self._latency.learning:
+            return MOST_ROWS
+        return min(2 * max(rows, *self._kinds[True], 0), MOST_ROWS) - rows
 
     def relative(self, rows: int, most: int) -> list[float]:
         """What a step of `rows` takes with 0, 1, ... guesses beside it, up to at least `most`, in terms of what it

@@ -251,7 +251,7 @@ class Speculation:
             for member in chosen:
                 member.record.read = True
         proposals = self.drafter.propose(contexts)
-        kept = self._choose(proposals, trusts, crew, left)
+        kept = self._choose(proposals, trusts, crew, min(left, self.cost.reach(crew.rows)))
         self._mind(chosen, kept, crew.least)
         if self.drafter.costly:
             firsts = [proposal.odds[0] for proposal in proposals if proposal.odds]
