@@ -56,6 +56,11 @@ def test_a_bad_question_is_refused_as_the_command_does() -> None:
             function(model="llama-3-8b", inputlen=3)  # type: ignore[call-arg]
 
 
+def test_no_interval_begins_below_one_gpu() -> None:
+    found = headrace.plan(model="llama-3-8b", qps=1, simulate=False)
+    assert found.gpus == found.interval[0] == 1
+
+
 def test_names_are_listed_and_others_refused() -> None:
     assert {"plan", "ablate"} <= set(dir(headrace))
     with pytest.raises(AttributeError, match="has no attribute 'plam'"):

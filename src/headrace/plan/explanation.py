@@ -52,7 +52,7 @@ def explained(
         gpu_bytes=chosen.pools[-1].replica.memory.parts(),
         concurrency=chosen.pools[-1].replica.memory.held,
         limit=binding(chosen),
-        interval=(int(chosen.gpus * (1 - off)), -(-int(chosen.gpus * (1 + off) * 1000) // 1000)),
+        interval=(max(int(chosen.gpus * (1 - off)), 1), -(-int(chosen.gpus * (1 + off) * 1000) // 1000)),
         details={
             "interval_because": _backed(largest)[1],
             "requests_per_s": chosen.rate,
