@@ -18,7 +18,7 @@ from headrace.policy import speculation
 @pytest.fixture(autouse=True)
 def stubborn(monkeypatch: pytest.MonkeyPatch, free_rows: None) -> Iterator[None]:
     """Guesses are made however often they fail."""
-    monkeypatch.setattr(speculation._Record, "trust", lambda record, general, prior=0.0: 1.0)
+    monkeypatch.setattr(speculation._Record, "trust", lambda *_: 1.0)
     yield
     combinations.forget_devices()
 

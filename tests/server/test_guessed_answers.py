@@ -145,7 +145,7 @@ def gathered(pieces: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses are made however often they fail."""
-    monkeypatch.setattr(speculation._Record, "trust", lambda record, general, prior=0.0: 1.0)
+    monkeypatch.setattr(speculation._Record, "trust", lambda *_: 1.0)
 
 
 @pytest.mark.usefixtures("free_rows", "stubborn")
