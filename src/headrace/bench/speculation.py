@@ -257,9 +257,9 @@ def _row(method: str, category: str, batch: int, one: _Sum) -> dict[str, Any]:
 def _steps(engines: Mapping[str, Engine]) -> list[dict[str, Any]]:
     """What steps took by their rows, as the control of each method has learnt it."""
     return [
-        {"method": method, "rows": rows, "guesses": guesses, "ms": 1e3 * seconds, "steps": steps}
+        {"method": method, "rows": rows, "guesses": guesses, "ms": 1e3 * seconds, "comparisons": compared}
         for method, engine in engines.items()
-        for rows, guesses, seconds, steps in engine.row_costs
+        for rows, guesses, seconds, compared in engine.row_costs
         if method != IN_VAIN
     ]
 

@@ -24,7 +24,7 @@ from headrace.worker.drafters.by_name import lookup_drafter
 
 _METHODS = ("ngram", "suffix", "draft_model")
 _FEW_ROWS = 9
-_FEW_STEPS = 3
+_FEW_COMPARISONS = 3
 
 
 @click.command()
@@ -164,7 +164,7 @@ def _show_steps(steps: list[dict[str, Any]]) -> None:
             mine = [
                 f"{one['rows']}: {one['ms']:.1f}"
                 for one in steps
-                if (one["method"], one["guesses"]) == (method, guesses) and one["steps"] >= _FEW_STEPS
+                if (one["method"], one["guesses"]) == (method, guesses) and one["comparisons"] >= _FEW_COMPARISONS
             ]
             if mine:
                 click.echo(f"{method}: ms of a step {kind}, by rows: {', '.join(mine[:24])}")

@@ -328,7 +328,7 @@ class Engine:
 
     @property
     def row_costs(self) -> list[tuple[int, bool, float, int]]:
-        """What steps took lately, if that is learnt: rows, whether some were guesses, seconds, of how many steps."""
+        """What steps take, if that is learnt: rows, whether some are guesses, seconds, of how many comparisons."""
         return [] if self._speculation is None else self._speculation.cost.measured()
 
     @property
