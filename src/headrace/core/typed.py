@@ -14,8 +14,8 @@ from headrace.core.errors import ConfigError, shown
 
 
 def typed(name: str, value: Any, kind: Any) -> Any:
-    """The value as one of this type: an integer may stand for a float, numpy's numbers for Python's, and a str for a
-    path. Raises ConfigError."""
+    """The value as one of this type: an integer may stand for a float, and numpy's numbers for Python's. Raises
+    ConfigError."""
     kinds = [kind] if not isinstance(kind, UnionType) else get_args(kind)
     plain = value
     if type(value) not in (bool, int, float) and isinstance(value, Real):
