@@ -31,7 +31,7 @@ RECIPE := pyproject.toml $(wildcard CMakeLists.txt)
 NEEDS = import sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
     print(*p["dependencies"], *p["optional-dependencies"][sys.argv[1]], sep="\n")
 
-.PHONY: serve test check kernels bench fuzz combinations sanitize clean
+.PHONY: serve test check kernels bench fuzz combinations emulate sanitize clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
