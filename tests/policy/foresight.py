@@ -19,6 +19,9 @@ class FreeRows:
     def seconds(self, rows, *, drafted=False):
         return 1.0
 
+    def reach(self, rows):
+        return 512
+
     def relative(self, rows, most):
         return [1.0] * (most + 1)
 
