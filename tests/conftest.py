@@ -43,3 +43,4 @@ def free_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every guess is worth computing, whatever the machine takes for it: what is guessed hangs on no clock."""
     monkeypatch.setattr(RowCost, "seconds", lambda cost, rows, drafted=False: 1.0)
     monkeypatch.setattr(RowCost, "knows", lambda cost, rows: True)
+    monkeypatch.setattr(RowCost, "reach", lambda cost, rows: 512)

@@ -235,6 +235,8 @@ def test_a_signal_while_it_starts_ends_both_processes(default_model, tmp_path, n
         env=os.environ | {"TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job, and so all tests of one, is started with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     wait_for(lambda: psutil.Process(process.pid).children())
     engine = engine_of(process)
