@@ -36,9 +36,9 @@ struct Candidate {
 
 }  // namespace
 
-uint64_t Text::key(size_t end) const {
+uint64_t Text::key(size_t end, int run) const {
   uint64_t key = 0;
-  for (int back = run_; back > 0; --back) key = key << 32 | static_cast<uint32_t>(tokens_[end - back]);
+  for (int back = run; back > 0; --back) key = key << 32 | static_cast<uint32_t>(tokens_[end - back]);
   return key;
 }
 
@@ -47,7 +47,7 @@ void Text::extend(const int32_t* tokens, size_t count) {
     tokens_.push_back(tokens[i]);
     int32_t before = 0;
     if (tokens_.size() >= static_cast<size_t>(run_)) {
-      int32_t& latest = latest_[key(tokens_.size())];
+      int32_t& latest = latest_[key(tokens_.size(), run_)];
       before = latest;
       latest = static_cast<int32_t>(tokens_.size());
     }
@@ -57,9 +57,7 @@ void Text::extend(const int32_t* tokens, size_t count) {
 
 void Text::find(const Text& end, std::vector<Place>& places) const {
   if (end.size() < static_cast<size_t>(run_)) return;
-  uint64_t wanted = 0;
-  for (int back = run_; back > 0; --back) wanted = wanted << 32 | static_cast<uint32_t>(end[end.size() - back]);
-  const auto found = latest_.find(wanted);
+  const auto found = latest_.find(end.key(end.size(), run_));
   if (found == latest_.end()) return;
   int left = kMostPlaces;
   for (int place = found->second; place && left; place = before_[place]) {

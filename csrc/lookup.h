@@ -36,8 +36,8 @@ class Text {
     }
   };
 
-  // Of the run that ends at `end`.
-  uint64_t key(size_t end) const;
+  // Of the run of so many tokens that ends at `end`.
+  uint64_t key(size_t end, int run) const;
 
   int run_;
   std::vector<int32_t> tokens_;

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 TEXT_TOKENS = 256
+GUESSES = 3
+"""Tokens that a peer guesses ahead at most: more of them are slower on processors."""
 
 
 @dataclass

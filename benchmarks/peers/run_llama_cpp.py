@@ -9,11 +9,9 @@ import ctypes
 import llama_cpp as llama
 import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from protocol import Generate, Score, Task, run_child
+from protocol import GUESSES, Generate, Score, Task, run_child
 
 BATCH = 2048
-GUESSES = 3
-"""More of them are slower on processors."""
 
 
 class Engine:

@@ -7,10 +7,7 @@ from __future__ import annotations
 import numpy as np
 import openvino
 import openvino_genai
-from protocol import Generate, Score, Task, run_child
-
-GUESSES = 3
-"""More of them are slower on processors."""
+from protocol import GUESSES, Generate, Score, Task, run_child
 
 
 def load(task: Task) -> tuple[Generate, Score]:
